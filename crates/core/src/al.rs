@@ -23,7 +23,7 @@ impl Resource {
     pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: NewWrite) {
         let acquired = self.acquire_al(d, write.range);
         if acquired.is_some() {
-            self.devices[d].prefetch_al(write.range);
+            self.node.devices[d].prefetch_al(write.range);
         }
         match acquired {
             None => self.submit_write(write),
@@ -54,7 +54,7 @@ impl Resource {
         if !self.usable(d) {
             return None;
         }
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
         // Without it a crash is followed by a full resync, if the superblock says so: until it does, all is logged.
         let backing = dev.backing.as_mut().filter(|b| wanted || !b.is_unlogged_on_disk())?;
@@ -63,7 +63,7 @@ impl Resource {
     }
 
     fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
-        let queue = &mut self.devices[d].al_queue;
+        let queue = &mut self.node.devices[d].al_queue;
         match how {
             Acquire::Active => unreachable!("it need not wait"),
             Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
@@ -82,21 +82,21 @@ impl Resource {
     }
 
     pub(crate) fn release_al(&mut self, d: VolumeNr, range: SectorRange) {
-        let Some(backing) = &mut self.devices[d].backing else { return };
+        let Some(backing) = &mut self.node.devices[d].backing else { return };
         let extents = ExtentRange::of(range).expect("it was acquired");
         if backing.al.release(extents) {
-            self.devices[d].recheck_al = true;
+            self.node.devices[d].recheck_al = true;
         }
     }
 
     /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
     pub(crate) fn pump_al(&mut self, d: VolumeNr) {
-        if self.devices[d].al_queue.is_starved() {
+        if self.node.devices[d].al_queue.is_starved() {
             self.repetitions_leave_al(d);
             self.unsettled_leave_log(d);
         }
-        if std::mem::take(&mut self.devices[d].recheck_al) {
-            for job in std::mem::take(&mut self.devices[d].al_queue.refused) {
+        if std::mem::take(&mut self.node.devices[d].recheck_al) {
+            for job in std::mem::take(&mut self.node.devices[d].al_queue.refused) {
                 self.take_al_for(d, job);
             }
         }
@@ -104,7 +104,7 @@ impl Resource {
     }
 
     fn start_transaction(&mut self, d: VolumeNr) {
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         if dev.al_queue.transaction.is_some() {
             return;
         }
@@ -120,7 +120,7 @@ impl Resource {
 
     /// Writes the evicted extents' dirty bitmap pages, and when they are down, the transaction's block.
     pub(crate) fn advance_transaction(&mut self, d: VolumeNr) {
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let Some(tx) = &mut dev.al_queue.transaction else { return };
         let Some(backing) = &mut dev.backing else { return };
         if tx.block_written {
@@ -157,7 +157,7 @@ impl Resource {
     }
 
     pub(crate) fn al_block_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         dev.al_queue.transaction = None;
         if result.is_err() {
             return self.meta_error(d, "activity log");
@@ -166,7 +166,7 @@ impl Resource {
         let committed = backing.al.commit();
         // The next transaction goes before the writes that have waited for this one: a disk that seeks is still there.
         self.start_transaction(d);
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let (go, stay): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut dev.al_queue.taken).into_iter().partition(|(t, _)| *t <= committed);
         dev.al_queue.taken = stay;
@@ -180,7 +180,7 @@ impl Resource {
     /// The disk is gone, and its log with it: nobody holds anything of it, and whoever waits goes on without it.
     pub(crate) fn abandon_al(&mut self, d: VolumeNr) {
         self.forget_al(d);
-        let queue = std::mem::take(&mut self.devices[d].al_queue);
+        let queue = std::mem::take(&mut self.node.devices[d].al_queue);
         for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
             self.al_granted(job, false);
         }
@@ -196,7 +196,7 @@ impl Resource {
             }
         }
         self.peer_writes.values_mut().filter(|w| w.device == d).for_each(PeerWrite::forget_al);
-        self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
+        self.node.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
         self.unsettled_forget_log(d);
     }
 }

@@ -10,54 +10,54 @@ use wire::{DiskState, Packet, Socket, UuidFlags};
 
 impl Resource {
     pub(crate) fn send_state(&mut self, i: NodeId, d: VolumeNr) {
-        let word = match self.connections[i].nine() {
+        let word = match self.node.connections[i].nine() {
             // Before the nodes are connected it is said within the handshake only.
-            Some(_) if !self.state.is_connected(i) => return,
-            Some(_) => dialect9::word(&self.state, i, d, self.detaches_by_command(d)),
-            None => dialect84::word(&self.state, Some(i), d),
+            Some(_) if !self.node.state.is_connected(i) => return,
+            Some(_) => dialect9::word(&self.node.state, i, d, self.detaches_by_command(d)),
+            None => dialect84::word(&self.node.state, Some(i), d),
         };
         self.send(i, Socket::Data, d, Packet::State(word));
     }
 
     /// Tells every peer of the volume's state.
     pub(crate) fn tell_state(&mut self, d: VolumeNr) {
-        self.connections.ids().for_each(|i| self.send_state(i, d));
+        self.node.connections.ids().for_each(|i| self.send_state(i, d));
     }
 
     /// Tells every peer of the volume's generations.
     pub(crate) fn tell_uuids(&mut self, d: VolumeNr, extra: UuidFlags) {
-        self.connections.ids().for_each(|i| self.send_uuids(i, d, extra));
+        self.node.connections.ids().for_each(|i| self.send_uuids(i, d, extra));
     }
 
     pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
-        match self.connections[i].nine() {
-            Some(_) if self.state.replicates(i, d) => return self.send_uuids110(i, d, extra),
+        match self.node.connections[i].nine() {
+            Some(_) if self.node.state.replicates(i, d) => return self.send_uuids110(i, d, extra),
             Some(_) => return,
             // Which packet says it is not known yet; the handshake will.
-            None if self.connections[i].dialect().is_none() => return,
+            None if self.node.connections[i].dialect().is_none() => return,
             None => {}
         }
-        let dev = &self.devices[d];
-        if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
+        let dev = &self.node.devices[d];
+        if self.node.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
-        let set = self.devices[d].uuids(i);
+        let set = self.node.devices[d].uuids(i);
         let mut flags = extra.0;
-        if self.connections[i].discard_my_data {
+        if self.node.connections[i].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
         }
         if dev.crashed_primary {
             flags |= UuidFlags::CRASHED_PRIMARY.0;
         }
-        if self.state.disk(d) == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
+        if self.node.state.disk(d) == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
             flags |= UuidFlags::INCONSISTENT.0;
         }
         let current = if set.current == Generation::JUST_CREATED {
             set.current
         } else {
-            set.current.with_primary_bit(self.state.is_primary())
+            set.current.with_primary_bit(self.node.state.is_primary())
         };
-        let changes = self.devices[d].bits_left(i);
+        let changes = self.node.devices[d].bits_left(i);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
@@ -65,16 +65,16 @@ impl Resource {
             dirty_bits: changes,
             flags: UuidFlags(flags),
         };
-        self.connections[i].peer_devices[d].changes_told = changes;
+        self.node.connections[i].peer_devices[d].changes_told = changes;
         self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)));
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
     pub(crate) fn send_sizes(&mut self, i: NodeId, d: VolumeNr) {
-        let dev = &self.devices[d];
-        let c = &self.connections[i];
-        let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
-        let own = if usable { self.devices[d].capacity() } else { units::Sector(0) };
+        let dev = &self.node.devices[d];
+        let c = &self.node.connections[i];
+        let usable = self.node.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
+        let own = if usable { self.node.devices[d].capacity() } else { units::Sector(0) };
         // A device whose size was never agreed on may be larger than a disk that is within reach by now.
         let disk_size = if c.speaks9() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
         let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
@@ -107,10 +107,10 @@ impl Resource {
 
     /// Tells front ends and applications what they may do.
     pub(crate) fn announce_device(&mut self, d: VolumeNr) {
-        let good_peer = self.state.good_peers(d).any(|i| self.state.is_connected(i));
+        let good_peer = self.node.state.good_peers(d).any(|i| self.node.state.is_connected(i));
         let trim = self.connected().all(|(_, c)| c.takes_discards());
-        let dev = &mut self.devices[d];
-        let access = if self.state.is_primary() { crate::Access::ReadWrite } else { crate::Access::None };
+        let dev = &mut self.node.devices[d];
+        let access = if self.node.state.is_primary() { crate::Access::ReadWrite } else { crate::Access::None };
         let size = dev.size.to_bytes();
         let can = dev.backing.as_ref().map_or(good_peer, |b| b.opened.can_discard);
         let now = (size, access, can && trim);

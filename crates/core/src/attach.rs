@@ -14,6 +14,7 @@ use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
 use crate::device::{Backing, Device, Flushing, Leaving};
 use crate::metadata::writer::MdWriter;
+use crate::node::Node;
 use crate::op::Op;
 use crate::request::under_way::Request;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
@@ -27,7 +28,7 @@ const BITMAP_PIECE: u64 = 1 << 20;
 impl Resource {
     /// Begins to attach. The command ends when the disk has its state, or cannot be used.
     pub(crate) fn attach(&mut self, d: VolumeNr, command: Option<u64>) {
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         if dev.cfg.is_none() {
             return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
         }
@@ -41,14 +42,14 @@ impl Resource {
     }
 
     pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
-        let Some(attaching) = self.devices[d].attaching.take() else { return };
+        let Some(attaching) = self.node.devices[d].attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
-        if self.devices[d].leaving.take().is_some() {
+        if self.node.devices[d].leaving.take().is_some() {
             self.took_place(Set::Disk(d, DiskState::Diskless));
         }
         self.store_disk(d, DiskState::Diskless);
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         dev.backing = None;
         dev.recheck = true;
         let detaching = std::mem::take(&mut dev.detach_commands);
@@ -62,7 +63,7 @@ impl Resource {
         }
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
-        if self.state.replicates_anywhere(d) {
+        if self.node.state.replicates_anywhere(d) {
             // The handshake, or a later word, may have said that it is being attached.
             self.tell_state(d);
         }
@@ -74,7 +75,7 @@ impl Resource {
             Ok(opened) => opened,
             Err((code, text)) => return self.attach_failed(d, code, text),
         };
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         // An attach that was given up before its disk was open has another one follow: of the two answers one counts.
         let Some(attaching) = dev.attaching.as_mut().filter(|attaching| attaching.opened.is_none()) else { return };
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
@@ -91,7 +92,7 @@ impl Resource {
         let Ok(bytes) = result else {
             return self.attach_failed(d, 118, "reading or writing the metadata failed".to_owned());
         };
-        let Some(attaching) = &mut self.devices[d].attaching else { return };
+        let Some(attaching) = &mut self.node.devices[d].attaching else { return };
         match std::mem::replace(&mut attaching.step, Step::Opening) {
             Step::Opening | Step::Handshake | Step::Consent(_) => {}
             Step::Superblock { at } => self.superblock_read(d, at, &bytes),
@@ -132,7 +133,7 @@ impl Resource {
                 self.metadata_read(d, layout, *md, &log, bitmaps);
             }
             step => {
-                let Some(attaching) = &mut self.devices[d].attaching else { return };
+                let Some(attaching) = &mut self.node.devices[d].attaching else { return };
                 attaching.step = step;
                 self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
             }
@@ -147,7 +148,7 @@ impl Resource {
             Ok(md) => md,
             Err(e) => return self.attach_failed(d, 119, format!("no usable metadata at byte {at}: {e}")),
         };
-        let dev = &self.devices[d];
+        let dev = &self.node.devices[d];
         let opened = dev.attaching.as_ref().and_then(|a| a.opened.as_ref()).expect("it was opened");
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let layout = match Layout::new(kind, md.geometry, opened.meta_device) {
@@ -159,11 +160,422 @@ impl Resource {
         }
         let len = layout.geometry().al().bytes().0;
         let offset = layout.al_at().0;
-        let attaching = self.devices[d].attaching.as_mut().expect("checked");
+        let attaching = self.node.devices[d].attaching.as_mut().expect("checked");
         attaching.step = Step::Log { layout, md: Box::new(md) };
         self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
     }
 
+    /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
+    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], mut bitmaps: Vec<BitSet>) {
+        let input = self.attach_input(d, &md);
+        let attach = match attach84::decide(&input) {
+            Ok(attach) => attach,
+            Err(reason) => return self.attach_failed(d, 150, format!("{reason}")),
+        };
+        let area = BitmapArea::new(md.geometry, md.effective_size);
+        let mut dirty = DirtyPages::new(area.pages());
+        let hot = match attach.activity_log {
+            AlAction::Apply => self.hot_extents(d, &layout, &md, log),
+            _ => Some(BTreeSet::new()),
+        };
+        let mut applied = 0;
+        for bits in hot.iter().flatten().map(|extent| area.extent_bits(*extent)).filter(|bits| !bits.is_empty()) {
+            applied += bitmaps.iter_mut().map(|slot| slot.set_range(bits.start, bits.end)).sum::<u64>();
+            dirty.note_set(area.pages_of(bits));
+        }
+        if hot.is_none() || attach.bitmap == Bitmap::SetAll {
+            bitmaps.iter_mut().for_each(BitSet::set_all);
+            dirty.note_all();
+        }
+        if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
+            // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
+            let unlogged = input.flags.contains(DeviceFlags::AL_DISABLED);
+            let hot = if unlogged { None } else { self.hot_extents(d, &layout, &md, log) };
+            // Of several peers each knows only what came from itself.
+            let several = self.in_mesh9();
+            let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
+            let peers: Vec<usize> = md.peers.iter().filter(was_here).filter_map(|p| p.slot.map(usize::from)).collect();
+            let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
+            mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
+            dirty.note_all();
+        }
+        if md.version() == meta::Version::V09 {
+            self.assign_slots(&mut md);
+        }
+        if applied > 0 {
+            let text = format!("the activity log marked {} KiB more as different", applied * 4);
+            self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
+        }
+        let full_sync = attach.bitmap == Bitmap::SetAll;
+        let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
+        let was_primary = input.flags.contains(DeviceFlags::PRIMARY_IND);
+        let left_beside = was_primary.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
+        let dev = &mut self.node.devices[d];
+        let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
+        let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
+        let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
+        let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
+        dev.crashed_primary = attach.crashed_primary;
+        dev.attach_state = attach.disk;
+        dev.left_beside = left_beside;
+        dev.outdated_peers = outdated_peers;
+        dev.backing = Some(Backing {
+            opened,
+            al: meta::ActivityLog::new(al_extents, layout.geometry().al(), first),
+            layout,
+            bitmap_size: md.effective_size,
+            md,
+            bitmaps,
+            dirty,
+            writer: MdWriter::default(),
+            flushing: Flushing::unknown(),
+            closing_clean: false,
+            full_sync,
+        });
+        let text = format!("disk is {}: {}", attach.disk, attach.reason);
+        self.note(Severity::Info, Some(d), None, attach.reason.name(), text);
+        self.settle_metadata(d, attach.activity_log != AlAction::Keep);
+    }
+
+    /// The extents that were hot when the node crashed. `None`: nothing tells which, all may differ.
+    fn hot_extents(&mut self, d: VolumeNr, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
+        let (reason, text) =
+            match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
+                Ok(replayed) if !replayed.gap => {
+                    if let Some(complaint) = replayed.complaint() {
+                        self.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
+                    }
+                    return Some(replayed.hot);
+                }
+                // A transaction in the middle is missing: its extents are not known.
+                Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
+                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e})")),
+            };
+        self.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
+        None
+    }
+
+    /// Writes what the replay found: bitmap first, then an empty log, then the superblock (on-disk-format 3.10).
+    fn settle_metadata(&mut self, d: VolumeNr, reset_log: bool) {
+        let dev = &mut self.node.devices[d];
+        let b = dev.backing.as_mut().expect("just made");
+        let (area, layout) = (b.area(), b.layout);
+        let mut ops = Vec::new();
+        let mut from = 0;
+        while let Some(page) = b.dirty.take_any(from) {
+            from = page + 1;
+            let mut bytes = Box::new([0; meta::BLOCK_LEN]);
+            area.store(page, &b.bitmaps, &mut bytes);
+            let offset = layout.bitmap_page_at(page).0;
+            ops.push(MetaOp::Write { offset, bytes, flush_before: false, fua: false });
+        }
+        let mut then = reset_log.then(|| {
+            let bytes = empty_ring(&layout);
+            MetaOp::Write { offset: layout.al_at().0, bytes, flush_before: true, fua: true }
+        });
+        if ops.is_empty() {
+            ops.extend(then.take());
+        }
+        let writes = ops.len() as u32;
+        let attaching = dev.attaching.as_mut().expect("attaching");
+        if writes == 0 {
+            return self.attach_settled(d);
+        }
+        attaching.step = Step::Settling { writes, then };
+        for op in ops {
+            self.meta(d, Op::Attach(d), op);
+        }
+    }
+
+    /// Once a turn: an attach that waits for the end of a handshake, or of another transaction, goes on.
+    pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
+        match self.node.devices[d].attaching {
+            Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(d),
+            Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.node.now => self.attach_settled(d),
+            _ => {}
+        }
+    }
+
+    fn attach_settled(&mut self, d: VolumeNr) {
+        if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
+            return self.node.devices[d].step_of_attach(Step::Handshake);
+        }
+        if !self.fits_into_use(d) {
+            return;
+        }
+        if self.in_mesh9() && self.attach_needs_consent(d) {
+            if self.node.state.is_primary() {
+                let text = "a Primary among several peers takes no disk into use: make it Secondary first".to_owned();
+                return self.attach_failed(d, StateChangeResult::NotSupported.code(), text);
+            }
+            self.leave_for_attach(d);
+        }
+        if !self.attach_needs_consent(d) {
+            return self.take_into_use(d);
+        }
+        self.seek_consent(d);
+    }
+
+    /// If not, the attach has failed.
+    fn fits_into_use(&mut self, d: VolumeNr) -> bool {
+        let (capacity, size) = (self.node.devices[d].capacity(), self.node.devices[d].size);
+        let used = self.node.state.is_primary() || self.node.devices[d].in_use();
+        let replicating = self.node.state.replicates_anywhere(d);
+        if capacity < size && (used || replicating) {
+            let (has, needs) = (capacity.0 / 2, size.0 / 2);
+            let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
+            self.attach_failed(d, 111, text);
+            return false;
+        }
+        // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
+        let outrun = self.node.devices[d].disk_lags_behind_users();
+        if !self.negotiates(d) && outrun && self.node.state.is_primary() {
+            self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
+            return false;
+        }
+        if outrun && self.node.devices[d].lacks_writes() && self.node.devices[d].attach_state > DiskState::Outdated {
+            self.node.devices[d].attach_state = DiskState::Outdated;
+        }
+        true
+    }
+
+    fn take_into_use(&mut self, d: VolumeNr) {
+        let replicating = self.node.state.replicates_anywhere(d);
+        let Some(attaching) = self.node.devices[d].attaching.take() else { return };
+        self.node.devices[d].attached_at = self.node.now;
+        self.md_in_use(d);
+        let size = crate::decide::sizes::usable(&self.size_limits(d));
+        // A device that other nodes already use keeps its size until they agree to another.
+        let size =
+            if self.node.devices[d].size.0 != 0 && replicating { self.node.devices[d].size.min(size) } else { size };
+        // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
+        self.adopt_size(d, size, true);
+        let negotiates = self.negotiates(d);
+        let dev = &self.node.devices[d];
+        let connected = self.node.state.replicates_anywhere(d);
+        // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
+        let told = |(i, c): &(NodeId, &Connection)| self.node.state.replicates(*i, d) && !c.speaks9();
+        let of_84: Vec<_> = self.node.connections.iter().filter(told).map(|(i, _)| i).collect();
+        let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
+        if negotiates {
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
+        }
+        let mut change = Change::from(Set::Disk(d, state));
+        if !connected {
+            let outdated = self.node.connections.ids().filter(|i| dev.outdated_peers.contains(*i));
+            outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
+        }
+        if let Err(Refusal { code, .. }) = self.make(change, Kind::Fact) {
+            self.node.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
+            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
+        }
+        for i in of_84 {
+            self.send_sizes(i, d);
+            self.send_uuids(i, d, wire::UuidFlags::NONE);
+            self.send_state(i, d);
+        }
+        self.node.devices[d].recheck = true;
+        self.end(attaching.command, Ok(()));
+    }
+
+    // -- letting go ---------------------------------------------------------------------------------------------------
+
+    /// Once a turn while a disk is being given up.
+    pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
+        let dev = &self.node.devices[d];
+        let Some(how) = dev.leaving else { return };
+        let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
+        if busy && how < Leaving::AtOnce {
+            return;
+        }
+        if dev.attaching.is_some() {
+            return self.attach_failed(d, 118, "the disk failed while it was being attached".to_owned());
+        }
+        if busy {
+            self.abort_local_io(d);
+        }
+        if how > Leaving::InOrder {
+            self.disown_open_epochs(d);
+            self.end_links();
+        } else if !self.closed_cleanly(d) {
+            return;
+        }
+        let dev = &mut self.node.devices[d];
+        dev.leaving = None;
+        dev.disks_seen += 1;
+        dev.backing = None;
+        dev.attach_state = DiskState::Diskless;
+        self.forget_al(d);
+        self.node.devices[d].first_write_settled();
+        let commands = std::mem::take(&mut self.node.devices[d].detach_commands);
+        self.resync_disk_closed(d);
+        self.emit(Effect::CloseDisk { volume: d });
+        self.abandon_al(d);
+        self.finish_held();
+        self.node.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
+        self.took_place(Set::Disk(d, DiskState::Diskless));
+        self.store_disk(d, DiskState::Diskless);
+        let gone = !self.node.state.replicates_anywhere(d);
+        if gone && !self.node.state.is_primary() {
+            self.node.devices[d].size = units::Sector(0);
+            self.node.devices[d].exposed = units::Generation::NONE;
+            self.node.devices[d].outrun = false;
+        }
+        self.expose_peers_generation(d);
+        for command in commands {
+            self.end(Some(command), Ok(()));
+        }
+    }
+
+    /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
+    fn expose_peers_generation(&mut self, d: VolumeNr) {
+        let good = self.node.state.good_peers(d).find(|i| self.node.state.replicates(*i, d));
+        if let Some(uuids) = good.and_then(|i| self.node.connections[i].peer_devices[d].uuids.as_ref())
+            && self.node.state.is_primary()
+        {
+            self.node.devices[d].exposed = uuids.current;
+        }
+    }
+
+    /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
+    fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
+        if !self.node.devices[d].metadata_idle() {
+            return false;
+        }
+        if self.node.devices[d].al_waiting() {
+            return false;
+        }
+        self.account_for_unconfirmed(d);
+        let dev = &mut self.node.devices[d];
+        let Some(b) = &mut dev.backing else { return true };
+        if !b.dirty.is_clean() {
+            self.write_bitmap(d);
+            return false;
+        }
+        if b.closing_clean {
+            return true;
+        }
+        b.closing_clean = true;
+        let layout = b.layout;
+        let ring = empty_ring(&layout);
+        let offset = layout.al_at().0;
+        self.meta(d, Op::LogReset(d), MetaOp::Write { offset, bytes: ring, flush_before: true, fua: true });
+        false
+    }
+
+    /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
+    fn account_for_unconfirmed(&mut self, d: VolumeNr) {
+        self.mark_all_unsettled(d);
+        let open: Vec<SectorRange> = self
+            .requests
+            .iter()
+            .filter_map(|(_, r)| match r {
+                Request::Write(w) if w.device == d => Some(w.range),
+                _ => None,
+            })
+            .collect();
+        for range in open {
+            for i in self.node.connections.ids() {
+                self.mark_out_of_sync(i, d, range);
+            }
+        }
+    }
+
+    /// The empty log is written; the superblock may say so, and not before: it may be written for another reason
+    /// meanwhile, and then the log of the next attach would begin beside what is left of this one.
+    pub(crate) fn log_reset_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
+        if result.is_err() {
+            return self.meta_error(d, "activity log");
+        }
+        let dev = &mut self.node.devices[d];
+        let Some(b) = &mut dev.backing else { return };
+        b.md.flags.remove(DeviceFlags::PRIMARY_IND);
+        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
+        b.md.mark_clean();
+        self.md_changed(d);
+    }
+
+    // -- errors -------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn data_error(&mut self, d: VolumeNr, what: &str, range: SectorRange, error: IoError) {
+        let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
+        let text = format!("{what} error ({error}) on the local disk at {range}");
+        self.disk_error(d, failure, text);
+    }
+
+    pub(crate) fn flush_error(&mut self, d: VolumeNr) {
+        let text = "a flush of the local disk failed: what was written since the last one may be lost".to_owned();
+        self.disk_error(d, io_error::Failure::Flush, text);
+    }
+
+    pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
+        if self.node.devices[d].backing.is_some() {
+            self.node.devices[d].lets_go(Leaving::AsItIs);
+        }
+        self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
+        self.abandon_al(d);
+    }
+
+    fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
+        let policy = self.node.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
+        let peer_good = self.node.state.good_peers(d).any(|i| self.node.state.replicates(i, d));
+        let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(d), peer_good);
+        self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
+        if let Some(disk) = disk.filter(|_| self.node.devices[d].backing.is_some()) {
+            self.took_place(Set::Disk(d, disk));
+            if disk == DiskState::Inconsistent {
+                // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
+                // crashed Primary it would win over the peer's, between equal generations.
+                self.generation_changed(d);
+            }
+        }
+    }
+
+    /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
+    pub(crate) fn abort_local_io(&mut self, d: VolumeNr) {
+        // The end of one may begin another (the flush of an epoch that is complete now), which the disk, as good as
+        // closed, would never answer.
+        let next = |r: &Self| {
+            let mut mine = r.ops.iter().filter(|(_, op)| op_uses_disk(op, d, &r.requests, &r.peer_writes));
+            mine.next().map(|(k, _)| k)
+        };
+        while let Some(key) = next(self) {
+            // What is about metadata ends with the disk's backing.
+            self.node.devices[d].meta_pending = 0;
+            if let Some(op) = self.ops.remove(key) {
+                self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
+            }
+        }
+    }
+
+    /// A disk that does not answer in `disk-timeout` is given up.
+    pub(crate) fn check_disk_timeout(&mut self, d: VolumeNr) {
+        let Some(limit) = self.node.devices[d].disk_timeout() else { return };
+        let now = self.node.now;
+        let stuck = self.ops.iter().any(|(_, op)| match op {
+            Op::LocalWrite(k) | Op::LocalRead(k) => {
+                self.requests.get(*k).is_some_and(|r| r.device() == d && now.since(r.started()) >= limit)
+            }
+            _ => false,
+        });
+        let dev = &self.node.devices[d];
+        let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
+        let at_once = self.node.devices[d].leaving == Some(Leaving::AtOnce);
+        if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
+            self.node.devices[d].lets_go(Leaving::AtOnce);
+            self.disk_error(
+                d,
+                io_error::Failure::Forced,
+                "the local disk did not answer within disk-timeout".to_owned(),
+            );
+            if self.node.state.disk(d) == DiskState::Failed {
+                self.abort_local_io(d);
+            }
+        }
+    }
+}
+
+impl Node {
     fn check_metadata(
         &self,
         d: VolumeNr,
@@ -230,96 +642,6 @@ impl Resource {
         Ok(())
     }
 
-    /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
-    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], mut bitmaps: Vec<BitSet>) {
-        let input = self.attach_input(d, &md);
-        let attach = match attach84::decide(&input) {
-            Ok(attach) => attach,
-            Err(reason) => return self.attach_failed(d, 150, format!("{reason}")),
-        };
-        let area = BitmapArea::new(md.geometry, md.effective_size);
-        let mut dirty = DirtyPages::new(area.pages());
-        let hot = match attach.activity_log {
-            AlAction::Apply => self.hot_extents(d, &layout, &md, log),
-            _ => Some(BTreeSet::new()),
-        };
-        let mut applied = 0;
-        for bits in hot.iter().flatten().map(|extent| area.extent_bits(*extent)).filter(|bits| !bits.is_empty()) {
-            applied += bitmaps.iter_mut().map(|slot| slot.set_range(bits.start, bits.end)).sum::<u64>();
-            dirty.note_set(area.pages_of(bits));
-        }
-        if hot.is_none() || attach.bitmap == Bitmap::SetAll {
-            bitmaps.iter_mut().for_each(BitSet::set_all);
-            dirty.note_all();
-        }
-        if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
-            // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
-            let unlogged = input.flags.contains(DeviceFlags::AL_DISABLED);
-            let hot = if unlogged { None } else { self.hot_extents(d, &layout, &md, log) };
-            // Of several peers each knows only what came from itself.
-            let several = self.in_mesh9();
-            let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
-            let peers: Vec<usize> = md.peers.iter().filter(was_here).filter_map(|p| p.slot.map(usize::from)).collect();
-            let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
-            mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
-            dirty.note_all();
-        }
-        if md.version() == meta::Version::V09 {
-            self.assign_slots(&mut md);
-        }
-        if applied > 0 {
-            let text = format!("the activity log marked {} KiB more as different", applied * 4);
-            self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
-        }
-        let full_sync = attach.bitmap == Bitmap::SetAll;
-        let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
-        let was_primary = input.flags.contains(DeviceFlags::PRIMARY_IND);
-        let left_beside = was_primary.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
-        let dev = &mut self.devices[d];
-        let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
-        let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
-        let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
-        let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
-        dev.crashed_primary = attach.crashed_primary;
-        dev.attach_state = attach.disk;
-        dev.left_beside = left_beside;
-        dev.outdated_peers = outdated_peers;
-        dev.backing = Some(Backing {
-            opened,
-            al: meta::ActivityLog::new(al_extents, layout.geometry().al(), first),
-            layout,
-            bitmap_size: md.effective_size,
-            md,
-            bitmaps,
-            dirty,
-            writer: MdWriter::default(),
-            flushing: Flushing::unknown(),
-            closing_clean: false,
-            full_sync,
-        });
-        let text = format!("disk is {}: {}", attach.disk, attach.reason);
-        self.note(Severity::Info, Some(d), None, attach.reason.name(), text);
-        self.settle_metadata(d, attach.activity_log != AlAction::Keep);
-    }
-
-    /// The extents that were hot when the node crashed. `None`: nothing tells which, all may differ.
-    fn hot_extents(&mut self, d: VolumeNr, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
-        let (reason, text) =
-            match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
-                Ok(replayed) if !replayed.gap => {
-                    if let Some(complaint) = replayed.complaint() {
-                        self.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
-                    }
-                    return Some(replayed.hot);
-                }
-                // A transaction in the middle is missing: its extents are not known.
-                Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
-                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e})")),
-            };
-        self.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
-        None
-    }
-
     fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
         let dev = &self.devices[d];
         let peer_disk = self.state.pairs(d).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
@@ -359,324 +681,6 @@ impl Resource {
                 let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
                 let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
                 md.peers[i.index()].slot = free;
-            }
-        }
-    }
-
-    /// Writes what the replay found: bitmap first, then an empty log, then the superblock (on-disk-format 3.10).
-    fn settle_metadata(&mut self, d: VolumeNr, reset_log: bool) {
-        let dev = &mut self.devices[d];
-        let b = dev.backing.as_mut().expect("just made");
-        let (area, layout) = (b.area(), b.layout);
-        let mut ops = Vec::new();
-        let mut from = 0;
-        while let Some(page) = b.dirty.take_any(from) {
-            from = page + 1;
-            let mut bytes = Box::new([0; meta::BLOCK_LEN]);
-            area.store(page, &b.bitmaps, &mut bytes);
-            let offset = layout.bitmap_page_at(page).0;
-            ops.push(MetaOp::Write { offset, bytes, flush_before: false, fua: false });
-        }
-        let mut then = reset_log.then(|| {
-            let bytes = empty_ring(&layout);
-            MetaOp::Write { offset: layout.al_at().0, bytes, flush_before: true, fua: true }
-        });
-        if ops.is_empty() {
-            ops.extend(then.take());
-        }
-        let writes = ops.len() as u32;
-        let attaching = dev.attaching.as_mut().expect("attaching");
-        if writes == 0 {
-            return self.attach_settled(d);
-        }
-        attaching.step = Step::Settling { writes, then };
-        for op in ops {
-            self.meta(d, Op::Attach(d), op);
-        }
-    }
-
-    /// Once a turn: an attach that waits for the end of a handshake, or of another transaction, goes on.
-    pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
-        match self.devices[d].attaching {
-            Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(d),
-            Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.now => self.attach_settled(d),
-            _ => {}
-        }
-    }
-
-    fn attach_settled(&mut self, d: VolumeNr) {
-        if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
-            return self.devices[d].step_of_attach(Step::Handshake);
-        }
-        if !self.fits_into_use(d) {
-            return;
-        }
-        if self.in_mesh9() && self.attach_needs_consent(d) {
-            if self.state.is_primary() {
-                let text = "a Primary among several peers takes no disk into use: make it Secondary first".to_owned();
-                return self.attach_failed(d, StateChangeResult::NotSupported.code(), text);
-            }
-            self.leave_for_attach(d);
-        }
-        if !self.attach_needs_consent(d) {
-            return self.take_into_use(d);
-        }
-        self.seek_consent(d);
-    }
-
-    /// If not, the attach has failed.
-    fn fits_into_use(&mut self, d: VolumeNr) -> bool {
-        let (capacity, size) = (self.devices[d].capacity(), self.devices[d].size);
-        let used = self.state.is_primary() || self.devices[d].in_use();
-        let replicating = self.state.replicates_anywhere(d);
-        if capacity < size && (used || replicating) {
-            let (has, needs) = (capacity.0 / 2, size.0 / 2);
-            let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
-            self.attach_failed(d, 111, text);
-            return false;
-        }
-        // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let outrun = self.devices[d].disk_lags_behind_users();
-        if !self.negotiates(d) && outrun && self.state.is_primary() {
-            self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
-            return false;
-        }
-        if outrun && self.devices[d].lacks_writes() && self.devices[d].attach_state > DiskState::Outdated {
-            self.devices[d].attach_state = DiskState::Outdated;
-        }
-        true
-    }
-
-    fn take_into_use(&mut self, d: VolumeNr) {
-        let replicating = self.state.replicates_anywhere(d);
-        let Some(attaching) = self.devices[d].attaching.take() else { return };
-        self.devices[d].attached_at = self.now;
-        self.md_in_use(d);
-        let size = crate::decide::sizes::usable(&self.size_limits(d));
-        // A device that other nodes already use keeps its size until they agree to another.
-        let size = if self.devices[d].size.0 != 0 && replicating { self.devices[d].size.min(size) } else { size };
-        // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
-        self.adopt_size(d, size, true);
-        let negotiates = self.negotiates(d);
-        let dev = &self.devices[d];
-        let connected = self.state.replicates_anywhere(d);
-        // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
-        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && !c.speaks9();
-        let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
-        let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
-        if negotiates {
-            self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
-        }
-        let mut change = Change::from(Set::Disk(d, state));
-        if !connected {
-            let outdated = self.connections.ids().filter(|i| dev.outdated_peers.contains(*i));
-            outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
-        }
-        if let Err(Refusal { code, .. }) = self.make(change, Kind::Fact) {
-            self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
-            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
-        }
-        for i in of_84 {
-            self.send_sizes(i, d);
-            self.send_uuids(i, d, wire::UuidFlags::NONE);
-            self.send_state(i, d);
-        }
-        self.devices[d].recheck = true;
-        self.end(attaching.command, Ok(()));
-    }
-
-    // -- letting go ---------------------------------------------------------------------------------------------------
-
-    /// Once a turn while a disk is being given up.
-    pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
-        let dev = &self.devices[d];
-        let Some(how) = dev.leaving else { return };
-        let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
-        if busy && how < Leaving::AtOnce {
-            return;
-        }
-        if dev.attaching.is_some() {
-            return self.attach_failed(d, 118, "the disk failed while it was being attached".to_owned());
-        }
-        if busy {
-            self.abort_local_io(d);
-        }
-        if how > Leaving::InOrder {
-            self.disown_open_epochs(d);
-            self.end_links();
-        } else if !self.closed_cleanly(d) {
-            return;
-        }
-        let dev = &mut self.devices[d];
-        dev.leaving = None;
-        dev.disks_seen += 1;
-        dev.backing = None;
-        dev.attach_state = DiskState::Diskless;
-        self.forget_al(d);
-        self.devices[d].first_write_settled();
-        let commands = std::mem::take(&mut self.devices[d].detach_commands);
-        self.resync_disk_closed(d);
-        self.emit(Effect::CloseDisk { volume: d });
-        self.abandon_al(d);
-        self.finish_held();
-        self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
-        self.took_place(Set::Disk(d, DiskState::Diskless));
-        self.store_disk(d, DiskState::Diskless);
-        let gone = !self.state.replicates_anywhere(d);
-        if gone && !self.state.is_primary() {
-            self.devices[d].size = units::Sector(0);
-            self.devices[d].exposed = units::Generation::NONE;
-            self.devices[d].outrun = false;
-        }
-        self.expose_peers_generation(d);
-        for command in commands {
-            self.end(Some(command), Ok(()));
-        }
-    }
-
-    /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
-    fn expose_peers_generation(&mut self, d: VolumeNr) {
-        let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
-        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].uuids.as_ref())
-            && self.state.is_primary()
-        {
-            self.devices[d].exposed = uuids.current;
-        }
-    }
-
-    /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
-    fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
-        if !self.devices[d].metadata_idle() {
-            return false;
-        }
-        if self.devices[d].al_waiting() {
-            return false;
-        }
-        self.account_for_unconfirmed(d);
-        let dev = &mut self.devices[d];
-        let Some(b) = &mut dev.backing else { return true };
-        if !b.dirty.is_clean() {
-            self.write_bitmap(d);
-            return false;
-        }
-        if b.closing_clean {
-            return true;
-        }
-        b.closing_clean = true;
-        let layout = b.layout;
-        let ring = empty_ring(&layout);
-        let offset = layout.al_at().0;
-        self.meta(d, Op::LogReset(d), MetaOp::Write { offset, bytes: ring, flush_before: true, fua: true });
-        false
-    }
-
-    /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
-    fn account_for_unconfirmed(&mut self, d: VolumeNr) {
-        self.mark_all_unsettled(d);
-        let open: Vec<SectorRange> = self
-            .requests
-            .iter()
-            .filter_map(|(_, r)| match r {
-                Request::Write(w) if w.device == d => Some(w.range),
-                _ => None,
-            })
-            .collect();
-        for range in open {
-            for i in self.connections.ids() {
-                self.mark_out_of_sync(i, d, range);
-            }
-        }
-    }
-
-    /// The empty log is written; the superblock may say so, and not before: it may be written for another reason
-    /// meanwhile, and then the log of the next attach would begin beside what is left of this one.
-    pub(crate) fn log_reset_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
-        if result.is_err() {
-            return self.meta_error(d, "activity log");
-        }
-        let dev = &mut self.devices[d];
-        let Some(b) = &mut dev.backing else { return };
-        b.md.flags.remove(DeviceFlags::PRIMARY_IND);
-        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
-        b.md.mark_clean();
-        self.md_changed(d);
-    }
-
-    // -- errors -------------------------------------------------------------------------------------------------------
-
-    pub(crate) fn data_error(&mut self, d: VolumeNr, what: &str, range: SectorRange, error: IoError) {
-        let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
-        let text = format!("{what} error ({error}) on the local disk at {range}");
-        self.disk_error(d, failure, text);
-    }
-
-    pub(crate) fn flush_error(&mut self, d: VolumeNr) {
-        let text = "a flush of the local disk failed: what was written since the last one may be lost".to_owned();
-        self.disk_error(d, io_error::Failure::Flush, text);
-    }
-
-    pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
-        if self.devices[d].backing.is_some() {
-            self.devices[d].lets_go(Leaving::AsItIs);
-        }
-        self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
-        self.abandon_al(d);
-    }
-
-    fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
-        let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
-        let peer_good = self.state.good_peers(d).any(|i| self.state.replicates(i, d));
-        let (disk, reason) = io_error::decide(failure, policy, self.state.disk(d), peer_good);
-        self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
-        if let Some(disk) = disk.filter(|_| self.devices[d].backing.is_some()) {
-            self.took_place(Set::Disk(d, disk));
-            if disk == DiskState::Inconsistent {
-                // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
-                // crashed Primary it would win over the peer's, between equal generations.
-                self.generation_changed(d);
-            }
-        }
-    }
-
-    /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
-    pub(crate) fn abort_local_io(&mut self, d: VolumeNr) {
-        // The end of one may begin another (the flush of an epoch that is complete now), which the disk, as good as
-        // closed, would never answer.
-        let next = |r: &Self| {
-            let mut mine = r.ops.iter().filter(|(_, op)| op_uses_disk(op, d, &r.requests, &r.peer_writes));
-            mine.next().map(|(k, _)| k)
-        };
-        while let Some(key) = next(self) {
-            // What is about metadata ends with the disk's backing.
-            self.devices[d].meta_pending = 0;
-            if let Some(op) = self.ops.remove(key) {
-                self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
-            }
-        }
-    }
-
-    /// A disk that does not answer in `disk-timeout` is given up.
-    pub(crate) fn check_disk_timeout(&mut self, d: VolumeNr) {
-        let Some(limit) = self.devices[d].disk_timeout() else { return };
-        let now = self.now;
-        let stuck = self.ops.iter().any(|(_, op)| match op {
-            Op::LocalWrite(k) | Op::LocalRead(k) => {
-                self.requests.get(*k).is_some_and(|r| r.device() == d && now.since(r.started()) >= limit)
-            }
-            _ => false,
-        });
-        let dev = &self.devices[d];
-        let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
-        let at_once = self.devices[d].leaving == Some(Leaving::AtOnce);
-        if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
-            self.devices[d].lets_go(Leaving::AtOnce);
-            self.disk_error(
-                d,
-                io_error::Failure::Forced,
-                "the local disk did not answer within disk-timeout".to_owned(),
-            );
-            if self.state.disk(d) == DiskState::Failed {
-                self.abort_local_io(d);
             }
         }
     }

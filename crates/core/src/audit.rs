@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
 use crate::dialect9::mesh::unsettled::InLog;
+use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use crate::request::under_way::Request;
@@ -23,13 +24,13 @@ impl Resource {
         }
         assert!(self.to_settle.is_empty(), "a change is not finished");
         assert!(self.endings.is_empty(), "a link that must end has not ended");
-        for (i, c) in self.connections.iter() {
+        for (i, c) in self.node.connections.iter() {
             self.audit_connection(i, c);
-            for d in self.devices.ids() {
+            for d in self.node.devices.ids() {
                 self.audit_pair(i, d);
             }
         }
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             self.audit_device(d);
             self.audit_unlogged(d);
         }
@@ -37,25 +38,6 @@ impl Resource {
             if let Request::Write(write) = request {
                 self.audit_write(key, write);
             }
-        }
-    }
-
-    /// A write is about to be submitted, to these peers: it never is complete without having come to one that is
-    /// connected and calls its copy good, nor, beside one that may decide otherwise, before it is known whether that
-    /// lets itself be brought up to date.
-    pub(crate) fn audit_routes(&self, d: VolumeNr, data_to: NodeMask) {
-        if !cfg!(debug_assertions) {
-            return;
-        }
-        for (i, c) in self.connections.iter().filter(|(i, c)| c.speaks9() && !data_to.contains(*i)) {
-            let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
-            let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
-            // Its word may have crossed the decision to bring it up to date, to which it has agreed.
-            let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
-            // Or that it gives up its disk.
-            let gone = self.state.peer_disk(i, d) < DiskState::Inconsistent;
-            let agreed = gone || begins && !self.awaits_target(d);
-            assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
         }
     }
 
@@ -69,7 +51,7 @@ impl Resource {
         });
         assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {i}");
         if c.link.is_none() {
-            assert!(!self.state.is_connected(i), "peer {i} is connected without a link");
+            assert!(!self.node.state.is_connected(i), "peer {i} is connected without a link");
             assert!(c.held.is_empty() && c.log.is_at_rest(), "peer {i}: left from a link");
             assert!(c.epochs.is_empty(), "peer {i}: epochs of no link");
         }
@@ -89,30 +71,30 @@ impl Resource {
     }
 
     fn audit_pair(&self, i: NodeId, d: VolumeNr) {
-        let replication = self.state.replication(i, d);
+        let replication = self.node.state.replication(i, d);
         assert!(
-            replication == Replication::Off || self.state.is_connected(i),
+            replication == Replication::Off || self.node.state.is_connected(i),
             "volume {d} is {replication} with peer {i}, who is not connected"
         );
-        let pd = &self.connections[i].peer_devices[d];
+        let pd = &self.node.connections[i].peer_devices[d];
         // Those wait for the peer to come back.
         let pending = self.requests.iter().filter(|(_, request)| match request {
             Request::Write(w) => w.device == d && w.legs.awaits(i) && !w.legs.is_kept(i),
             Request::Read(r) => r.device == d && r.remote == Some(i),
             Request::Flush(_) => false,
         });
-        if self.connections[i].link.is_some() {
+        if self.node.connections[i].link.is_some() {
             assert_eq!(pd.pending as usize, pending.count(), "answers of peer {i} that volume {d} waits for");
         }
-        let session = self.connections[i].session;
+        let session = self.node.connections[i].session;
         let unacked = self.peer_writes.iter().filter(|(_, w)| (w.connection, w.device, w.session) == (i, d, session));
-        if self.connections[i].link.is_some() {
+        if self.node.connections[i].link.is_some() {
             assert_eq!(pd.unacked as usize, unacked.count(), "writes of peer {i} to volume {d}");
         }
     }
 
     fn audit_device(&self, d: VolumeNr) {
-        let dev = &self.devices[d];
+        let dev = &self.node.devices[d];
         let of = |wanted: fn(&Op) -> Option<VolumeNr>| self.ops.iter().filter(|(_, op)| wanted(op) == Some(d)).count();
         let local = self.ops.iter().filter(|(_, op)| match op {
             Op::LocalWrite(key) | Op::LocalRead(key) | Op::LocalFlush(key) => {
@@ -129,6 +111,36 @@ impl Resource {
         assert_eq!(dev.meta_pending as usize, meta, "volume {d}: metadata operations");
     }
 
+    fn audit_write(&self, key: u64, w: &Write) {
+        assert!(w.legs.adds_up(), "{w:?} is not what its legs say");
+        assert!(w.is_open() || !w.legs.awaits_any(), "{w:?} is completed and waits");
+        if w.local() == Local::Pending {
+            let under_way = self.ops.iter().any(|(_, op)| matches!(op, Op::LocalWrite(k) if *k == key));
+            assert!(under_way, "{w:?} waits for a disk that has nothing to do");
+        }
+    }
+}
+
+impl Node {
+    /// A write is about to be submitted, to these peers: it never is complete without having come to one that is
+    /// connected and calls its copy good, nor, beside one that may decide otherwise, before it is known whether that
+    /// lets itself be brought up to date.
+    pub(crate) fn audit_routes(&self, d: VolumeNr, data_to: NodeMask) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (i, c) in self.connections.iter().filter(|(i, c)| c.speaks9() && !data_to.contains(*i)) {
+            let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
+            let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
+            // Its word may have crossed the decision to bring it up to date, to which it has agreed.
+            let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
+            // Or that it gives up its disk.
+            let gone = self.state.peer_disk(i, d) < DiskState::Inconsistent;
+            let agreed = gone || begins && !self.awaits_target(d);
+            assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
+        }
+    }
+
     /// What has left the log, and of which nobody has said who has it, is marked for all but its writer.
     fn audit_unlogged(&self, d: VolumeNr) {
         let Some(b) = &self.devices[d].backing else { return };
@@ -142,15 +154,6 @@ impl Resource {
                     assert_eq!(marked, blocks.end - blocks.start, "peer {other} may lack {write:?} of peer {i}");
                 }
             }
-        }
-    }
-
-    fn audit_write(&self, key: u64, w: &Write) {
-        assert!(w.legs.adds_up(), "{w:?} is not what its legs say");
-        assert!(w.is_open() || !w.legs.awaits_any(), "{w:?} is completed and waits");
-        if w.local() == Local::Pending {
-            let under_way = self.ops.iter().any(|(_, op)| matches!(op, Op::LocalWrite(k) if *k == key));
-            assert!(under_way, "{w:?} waits for a disk that has nothing to do");
         }
     }
 }
@@ -189,12 +192,12 @@ mod tests {
     #[test]
     fn a_count_that_does_not_add_up_is_noticed() {
         let wrong: [fn(&mut Resource); 7] = [
-            |r| r.devices[VOLUME].local_pending += 1,
-            |r| r.devices[VOLUME].meta_pending += 1,
-            |r| _ = r.connections[PEER].epochs.join(Told::Early),
+            |r| r.node.devices[VOLUME].local_pending += 1,
+            |r| r.node.devices[VOLUME].meta_pending += 1,
+            |r| _ = r.node.connections[PEER].epochs.join(Told::Early),
             |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
-            |r| r.connections[PEER].working += 1,
-            |r| r.connections[PEER].log.sent(1, units::Instant(0)),
+            |r| r.node.connections[PEER].working += 1,
+            |r| r.node.connections[PEER].log.sent(1, units::Instant(0)),
             |r| r.happened(crate::decide::change::Set::FrozenByUser(true)),
         ];
         resource().audit();

@@ -21,27 +21,29 @@ impl Resource {
 
     fn send_bitmap(&mut self, i: NodeId, d: VolumeNr) {
         self.account_for_sent(i, d);
-        let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.devices[d].slot(i)) else { return };
-        let mut sender = BitmapSender::new(&dialect, self.connections[i].cfg.use_rle);
-        let Some(b) = self.devices[d].backing.as_mut() else { return };
+        let (Some(dialect), Some(slot)) = (self.node.connections[i].dialect(), self.node.devices[d].slot(i)) else {
+            return;
+        };
+        let mut sender = BitmapSender::new(&dialect, self.node.connections[i].cfg.use_rle);
+        let Some(b) = self.node.devices[d].backing.as_mut() else { return };
         let bits = std::mem::replace(&mut b.bitmaps[slot], units::BitSet::new(0));
         while let Some(packet) = sender.next_packet(&bits) {
             self.send(i, Socket::Data, d, packet);
         }
-        let b = self.devices[d].backing.as_mut().expect("sending does not detach");
+        let b = self.node.devices[d].backing.as_mut().expect("sending does not detach");
         b.bitmaps[slot] = bits;
     }
 
     /// A piece of the peer's bitmap.
     pub(crate) fn bitmap_received(&mut self, i: NodeId, d: VolumeNr, packet: &Packet) {
-        let Some(dialect) = self.connections[i].dialect() else { return };
-        let Some(slot) = self.devices[d].slot(i) else {
+        let Some(dialect) = self.node.connections[i].dialect() else { return };
+        let Some(slot) = self.node.devices[d].slot(i) else {
             return self.protocol_error(i, "bitmap-without-disk", "a bitmap for a volume without a disk".to_owned());
         };
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = match std::mem::take(&mut self.connections[i].peer_devices[d].peers_bitmap) {
+        let mut receiver = match std::mem::take(&mut self.node.connections[i].peer_devices[d].peers_bitmap) {
             PeersBitmap::Arriving(receiver) => receiver,
             PeersBitmap::Awaited | PeersBitmap::Early => BitmapReceiver::new(&dialect, bits),
         };
@@ -58,17 +60,17 @@ impl Resource {
         };
         match end {
             Err(violation) => self.protocol_error(i, "bad-bitmap", violation.to_string()),
-            Ok(false) => self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
+            Ok(false) => self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
             Ok(true) => self.bitmap_complete(i, d),
         }
     }
 
     pub(crate) fn bitmap_complete(&mut self, i: NodeId, d: VolumeNr) {
         self.write_bitmap(d);
-        let next = match self.state.replication(i, d) {
+        let next = match self.node.state.replication(i, d) {
             Replication::WFBitMapT => {
                 self.send_bitmap(i, d);
-                if self.connections[i].speaks9() {
+                if self.node.connections[i].speaks9() {
                     return self.begin_as_target9(i, d);
                 }
                 Replication::WFSyncUUID
@@ -77,7 +79,7 @@ impl Resource {
             other => {
                 if other == Replication::Established {
                     // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                    self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
+                    self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
                 }
                 return self.note(
                     Severity::Info,
@@ -97,11 +99,11 @@ impl Resource {
     /// it after a crash would not recognise the target's data.
     pub(crate) fn send_sync_uuid(&mut self, i: NodeId, d: VolumeNr) {
         self.begin_first_generation(i, d);
-        let mut set = self.devices[d].uuids(i);
+        let mut set = self.node.devices[d].uuids(i);
         let random = self.draw_generation();
         let sync = set.start_sync_source(random);
         self.put_uuids(i, d, &set);
-        self.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
+        self.node.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
     }
 
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
@@ -110,7 +112,7 @@ impl Resource {
     /// Nor does the target get a generation that a third node may have with less in it: the target does not know of
     /// that.
     fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
-        let first = self.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
+        let first = self.node.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if first || self.absent_lacks_something(i, d) {
             self.new_generation_beside_target(i, d);
         }
@@ -119,15 +121,15 @@ impl Resource {
     /// Below protocol 96 the source says the generation before it becomes SyncSource; from then on the change of the
     /// state brings it (`docs/spec/wire-protocol.md` 9.2).
     pub(crate) fn send_sync_uuid_first(&mut self, i: NodeId, d: VolumeNr) {
-        if self.connections[i].version() < 96 {
+        if self.node.connections[i].version() < 96 {
             self.send_sync_uuid(i, d);
         }
     }
 
     /// The present generations are on disk.
     pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
-        for i in self.connections.ids() {
-            if let Some(sync) = self.connections[i].peer_devices[d].sync_uuid_due.take() {
+        for i in self.node.connections.ids() {
+            if let Some(sync) = self.node.connections[i].peer_devices[d].sync_uuid_due.take() {
                 self.send(i, Socket::Data, d, Packet::SyncUuid(sync));
             }
         }
@@ -135,13 +137,13 @@ impl Resource {
 
     /// P_SYNC_UUID: from now on our data is that of the resync.
     pub(crate) fn sync_uuid_received(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        match self.state.replication(i, d) {
+        match self.node.state.replication(i, d) {
             Replication::WFSyncUUID | Replication::Behind => {}
             _ => {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
                 // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
-                if self.devices[d].backing.is_some() {
-                    self.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
+                if self.node.devices[d].backing.is_some() {
+                    self.node.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
                 }
                 return;
             }
@@ -151,24 +153,24 @@ impl Resource {
 
     /// All blocks are here (but for those that failed).
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
-        if self.connections[i].peer_devices[d].source_went_on() {
+        if self.node.connections[i].peer_devices[d].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
         let failed = self.bits_failed(i, d);
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.resync_finished_as_target9(i, d, failed);
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
-            if let Some(u) = self.connections[i].peer_devices[d].uuids {
+            if let Some(u) = self.node.connections[i].peer_devices[d].uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
-                let mut set = self.devices[d].uuids(i);
+                let mut set = self.node.devices[d].uuids(i);
                 set.finish_sync_target(&source);
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {
-                    set.current.with_primary_bit(self.state.is_primary())
+                    set.current.with_primary_bit(self.node.state.is_primary())
                 };
                 self.put_uuids(i, d, &set);
                 self.peer_has_our_generations(i, d);
@@ -185,8 +187,8 @@ impl Resource {
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
     pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.devices[d].uuids(i);
-        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+        let set = self.node.devices[d].uuids(i);
+        if let Some(u) = &mut self.node.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
         }
     }
@@ -199,7 +201,7 @@ impl Resource {
         theirs: &StateWord,
         peer_disk: DiskState,
     ) -> bool {
-        let source = self.state.replication(i, d).is_source();
+        let source = self.node.state.replication(i, d).is_source();
         if !source || theirs.conn != ConnState::Connected {
             return false;
         }
@@ -207,8 +209,8 @@ impl Resource {
         // the same stream, by what it asked for, or by nothing being left. Not by its own writes, though they clear
         // bits: they may be of a verify before this. Nor by confirming ours: that may have overtaken this, on the
         // other stream.
-        let rs = &self.connections[i].peer_devices[d].resync;
-        let left = self.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
+        let rs = &self.node.connections[i].peer_devices[d].resync;
+        let left = self.node.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
         let unaware = rs.total > 0 && left > 0 && !rs.known;
         let failed = self.bits_failed(i, d);
         // A block that could not be copied was asked for, too; without its disk a target need not have asked.
@@ -218,7 +220,7 @@ impl Resource {
         }
         // A write that has failed here, which the peer may have, is marked here alone. Of two Primaries each would go
         // on without the other one: they stay connected, and it is copied when one is demoted.
-        let stays = self.both_primary(i, d) && self.connections[i].peer_devices[d].write_failed;
+        let stays = self.both_primary(i, d) && self.node.connections[i].peer_devices[d].write_failed;
         if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
@@ -226,13 +228,13 @@ impl Resource {
             return true;
         }
         if peer_disk == DiskState::UpToDate {
-            let mut set = self.devices[d].uuids(i);
+            let mut set = self.node.devices[d].uuids(i);
             set.retire_bitmap();
             self.put_uuids(i, d, &set);
             self.peer_has_our_generations(i, d);
         }
         if peer_disk < DiskState::Inconsistent {
-            let left = self.devices[d].bits_left(i) * 4;
+            let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
             self.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
         } else {
@@ -250,9 +252,9 @@ impl Resource {
         if peer_disk == DiskState::UpToDate && left > 0 {
             self.repair_when_one_is_demoted(i, d);
         }
-        let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
-            && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
-        let asked_elsewhere = self.connections[i].speaks9();
+        let all = self.node.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
+            && self.node.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
+        let asked_elsewhere = self.node.connections[i].speaks9();
         if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
             self.handler(Handler::UnfencePeer.name(), None, Some(i));
         }
@@ -260,9 +262,9 @@ impl Resource {
     }
 
     pub(crate) fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
-        self.connections[i].peer_devices[d].write_failed &= failed > 0;
-        let rs = &self.connections[i].peer_devices[d].resync;
-        let seconds = rs.started.map_or(0.0, |t| self.now.since(t).as_secs_f64());
+        self.node.connections[i].peer_devices[d].write_failed &= failed > 0;
+        let rs = &self.node.connections[i].peer_devices[d].resync;
+        let seconds = rs.started.map_or(0.0, |t| self.node.now.since(t).as_secs_f64());
         let kib = rs.total * 4;
         let severity = if failed == 0 { Severity::Info } else { Severity::Error };
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };

@@ -22,6 +22,7 @@ use crate::decide::suspend::ResumeStep;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::device::Leaving;
+use crate::node::Node;
 use crate::resync::verify::run::VerifyRange;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
@@ -115,8 +116,8 @@ impl Resource {
 
     /// Looks at every waiting command again.
     pub(crate) fn pump_commands(&mut self) {
-        for i in self.connections.ids() {
-            if let Some((d, change)) = self.connections[i].asked_later.take() {
+        for i in self.node.connections.ids() {
+            if let Some((d, change)) = self.node.connections[i].asked_later.take() {
                 self.peer_asks_change(i, Some(d), &change);
                 self.end_links();
             }
@@ -125,13 +126,13 @@ impl Resource {
             self.step_commands();
             self.end_unanswerable();
             self.end_links();
-            let had_disk = self.devices.values().filter(|d| d.backing.is_some()).count();
-            for d in self.devices.ids() {
+            let had_disk = self.node.devices.values().filter(|d| d.backing.is_some()).count();
+            for d in self.node.devices.ids() {
                 self.pump_detach(d);
                 self.end_links();
             }
             // What waits for a disk to be closed goes on now: nothing else may ever come in.
-            let closed = self.devices.values().filter(|d| d.backing.is_some()).count() != had_disk;
+            let closed = self.node.devices.values().filter(|d| d.backing.is_some()).count() != had_disk;
             if !closed && self.begun.is_empty() {
                 return;
             }
@@ -141,7 +142,7 @@ impl Resource {
     fn step_commands(&mut self) {
         self.pending.append(&mut self.begun);
         for pending in std::mem::take(&mut self.pending) {
-            if pending.later.is_some_and(|at| self.now < at) {
+            if pending.later.is_some_and(|at| self.node.now < at) {
                 self.pending.push(pending);
                 continue;
             }
@@ -182,7 +183,7 @@ impl Resource {
         let Pending { id, what, .. } = self.pending.remove(at);
         let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
         if what.awaits_answer() && outcome.as_ref().is_err_and(busy) {
-            let later = Progress::Later(what.unasked(), self.now + SOON);
+            let later = Progress::Later(what.unasked(), self.node.now + SOON);
             return self.goes_on_or_ends(at, id, later);
         }
         let progress = match what {
@@ -200,9 +201,9 @@ impl Resource {
                 self.leave_peer_result(i, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
-                Ok(()) if self.devices[volume].leaving.is_none() => Progress::Ended(Ok(())),
+                Ok(()) if self.node.devices[volume].leaving.is_none() => Progress::Ended(Ok(())),
                 Ok(()) => {
-                    self.devices[volume].detach_commands.push(id);
+                    self.node.devices[volume].detach_commands.push(id);
                     Progress::Left
                 }
                 Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
@@ -232,7 +233,8 @@ impl Resource {
 
     /// The administrator's word about a volume's resync, with whatever peer.
     fn pause(&mut self, id: u64, d: VolumeNr, on: bool) {
-        let differs: Vec<_> = self.state.pairs(d).filter(|(_, p)| p.paused.by_user != on).map(|(i, _)| i).collect();
+        let differs: Vec<_> =
+            self.node.state.pairs(d).filter(|(_, p)| p.paused.by_user != on).map(|(i, _)| i).collect();
         let result = if differs.is_empty() {
             let (code, text) = if on { (134, "resync is paused already") } else { (135, "resync is not paused here") };
             Err(failure(code, text))
@@ -241,10 +243,10 @@ impl Resource {
             self.make(change, Kind::Fact).map_err(|r| self.refusal(d, r.code))
         };
         let result = match result {
-            Ok(()) if !on && self.state.pairs(d).any(|(_, p)| p.paused.by_peer) => {
+            Ok(()) if !on && self.node.state.pairs(d).any(|(_, p)| p.paused.by_peer) => {
                 Err(failure(157, "the peer still pauses the resync"))
             }
-            Ok(()) if !on && self.state.pairs(d).any(|(_, p)| p.paused.by_dependency) => {
+            Ok(()) if !on && self.node.state.pairs(d).any(|(_, p)| p.paused.by_dependency) => {
                 Err(failure(156, "a dependency still pauses the resync"))
             }
             other => other,
@@ -261,7 +263,7 @@ impl Resource {
     }
 
     fn step_suspend(&mut self, volume: VolumeNr) -> Progress {
-        if self.devices[volume].local_pending > 0 {
+        if self.node.devices[volume].local_pending > 0 {
             return Progress::Waits(Waiting::Suspend { volume });
         }
         Progress::Ended(Ok(()))
@@ -270,19 +272,19 @@ impl Resource {
     fn resume_io(&mut self, id: u64, d: VolumeNr) {
         self.resume_again();
         let view = self.view(d);
-        for step in suspend::resume_io(&view, self.devices[d].new_generation_pending) {
+        for step in suspend::resume_io(&view, self.node.devices[d].new_generation_pending) {
             match step {
                 ResumeStep::CreatePendingGeneration => self.create_pending_generation(d),
                 ResumeStep::ExposeRandomGeneration => {
-                    self.devices[d].exposed = self.draw_generation();
-                    self.devices[d].new_generation_pending = false;
+                    self.node.devices[d].exposed = self.draw_generation();
+                    self.node.devices[d].new_generation_pending = false;
                 }
                 ResumeStep::ClearReasons => {
-                    let fenced = self.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
+                    let fenced = self.node.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
                     self.took_place(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
                 }
                 ResumeStep::CompleteWithoutPeer => {
-                    for i in self.connections.ids() {
+                    for i in self.node.connections.ids() {
                         self.give_up_frozen(i);
                     }
                 }
@@ -296,27 +298,29 @@ impl Resource {
 
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
     fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
-        if self.state.is_primary() {
+        if self.node.state.is_primary() {
             match self.step_demotion(id, false, false) {
                 Progress::Ended(Err(e)) => return Progress::Ended(Err(e)),
                 Progress::Waits(_) | Progress::Later(..) => return Progress::Waits(Waiting::Down { force, leave }),
                 Progress::Ended(Ok(())) | Progress::Left => {}
             }
         }
-        if let Some(i) = self.connections.ids().find(|i| self.state.connection(*i) != ConnectionState::StandAlone) {
+        if let Some(i) =
+            self.node.connections.ids().find(|i| self.node.state.connection(*i) != ConnectionState::StandAlone)
+        {
             return self.leave_peer(id, i, force, leave);
         }
         let mut attached = false;
-        for d in self.devices.ids() {
-            if self.devices[d].backing.is_some() {
+        for d in self.node.devices.ids() {
+            if self.node.devices[d].backing.is_some() {
                 attached = true;
-                if self.devices[d].leaving.is_none() {
+                if self.node.devices[d].leaving.is_none() {
                     self.took_place(Set::Disk(d, DiskState::Failed));
-                    self.devices[d].lets_go(Leaving::InOrder);
+                    self.node.devices[d].lets_go(Leaving::InOrder);
                 }
             }
         }
-        if attached || self.devices.values().any(|d| d.attaching.is_some()) {
+        if attached || self.node.devices.values().any(|d| d.attaching.is_some()) {
             return Progress::Waits(Waiting::Down { force, leave });
         }
         if !std::mem::replace(&mut self.stopped, true) {
@@ -329,9 +333,9 @@ impl Resource {
     fn leave_peer(&mut self, id: u64, i: NodeId, force: bool, leave: Leave) -> Progress {
         let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
-            Some(at) if self.now < at + Leave::PATIENCE => waits,
+            Some(at) if self.node.now < at + Leave::PATIENCE => waits,
             // The users of the peer would lose their data with this node.
-            Some(_) if !force && self.state.peers[i].is_primary_without_data() => {
+            Some(_) if !force && self.node.state.peers[i].is_primary_without_data() => {
                 // Should it agree after all, this node is disconnected.
                 let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
@@ -356,7 +360,9 @@ impl Resource {
     /// What became of an attempt to disconnect from a peer: the next one, or the refusal, or the next peer.
     fn leave_peer_result(&mut self, i: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
-            Progress::Waits(Waiting::Disconnect { step, sent, .. }) => Leave { step, asked: sent.then_some(self.now) },
+            Progress::Waits(Waiting::Disconnect { step, sent, .. }) => {
+                Leave { step, asked: sent.then_some(self.node.now) }
+            }
             Progress::Ended(Err(e)) if !force => {
                 let text = if e.code == Code::FailedByPeer.code() {
                     "its users need this node: wait for the end of the resync, or take their data away with --force"
@@ -382,20 +388,20 @@ impl Resource {
 
     fn change_options(&mut self, cfg: crate::ResourceConfig) {
         for new in &cfg.connections {
-            if let Some(c) = self.connections.get_mut(new.peer) {
+            if let Some(c) = self.node.connections.get_mut(new.peer) {
                 c.cfg = new.clone();
             }
         }
         for new in &cfg.volumes {
-            if let Some(dev) = self.devices.get_mut(new.volume) {
+            if let Some(dev) = self.node.devices.get_mut(new.volume) {
                 dev.cfg.clone_from(&new.disk);
             }
         }
-        self.cfg = cfg;
-        for i in self.connections.ids() {
+        self.node.cfg = cfg;
+        for i in self.node.connections.ids() {
             self.forget_refusals(i);
-            if self.state.is_connected(i) {
-                for d in self.devices.ids() {
+            if self.node.state.is_connected(i) {
+                for d in self.node.devices.ids() {
                     self.send_sync_param(i, d);
                 }
             }
@@ -430,6 +436,33 @@ impl Resource {
 
     // -- help ---------------------------------------------------------------------------------------------------------
 
+    pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
+        let i = call.peer.filter(|i| self.node.connections.contains(*i));
+        match (call.event, i) {
+            ("fence-peer", Some(i)) => self.fence_answered(i, status),
+            ("before-resync-target" | "before-resync-source", Some(i)) => {
+                let d = call.volume.filter(|d| self.node.devices.contains(*d));
+                d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
+            }
+            _ if status != 0 => {
+                let text = format!("handler {} ended with {status}", call.event);
+                self.note(Severity::Warning, None, i, "handler-failed", text);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn command_timer(&self) -> Option<Instant> {
+        let times = self.pending.iter().filter_map(|p| match p.what {
+            Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
+            _ => None,
+        });
+        let later = self.pending.iter().filter_map(|p| p.later);
+        times.chain(later).min()
+    }
+}
+
+impl Node {
     /// A refused state change in words.
     fn refusal(&self, d: VolumeNr, code: Code) -> CommandError {
         let view = self.view(d);
@@ -474,30 +507,5 @@ impl Resource {
             other => other.to_string(),
         };
         failure(code.code(), text)
-    }
-
-    pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
-        let i = call.peer.filter(|i| self.connections.contains(*i));
-        match (call.event, i) {
-            ("fence-peer", Some(i)) => self.fence_answered(i, status),
-            ("before-resync-target" | "before-resync-source", Some(i)) => {
-                let d = call.volume.filter(|d| self.devices.contains(*d));
-                d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
-            }
-            _ if status != 0 => {
-                let text = format!("handler {} ended with {status}", call.event);
-                self.note(Severity::Warning, None, i, "handler-failed", text);
-            }
-            _ => {}
-        }
-    }
-
-    pub(crate) fn command_timer(&self) -> Option<Instant> {
-        let times = self.pending.iter().filter_map(|p| match p.what {
-            Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
-            _ => None,
-        });
-        let later = self.pending.iter().filter_map(|p| p.later);
-        times.chain(later).min()
     }
 }

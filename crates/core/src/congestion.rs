@@ -6,6 +6,7 @@ use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::DiskState;
 
@@ -15,9 +16,10 @@ const CALM: Duration = Duration::from_secs(1);
 impl Resource {
     /// Before a write goes to a peer: is the way there congested? Then acts as `on-congestion` says.
     pub(crate) fn check_congestion(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(c) = self.connections.get(i) else { return };
+        let Some(c) = self.node.connections.get(i) else { return };
         let pd = &c.peer_devices[d];
-        let replicating = matches!(self.state.replication(i, d), Replication::Established | Replication::SyncSource);
+        let replicating =
+            matches!(self.node.state.replication(i, d), Replication::Established | Replication::SyncSource);
         // In 9's dialect no node runs ahead as yet: it blocks instead.
         let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.speaks9();
         if c.cfg.on_congestion == OnCongestion::Block
@@ -25,12 +27,12 @@ impl Resource {
             || c.cfg.protocol != Protocol::A
             || !replicating
             || c.version() < 96
-            || self.state.disk(d) != DiskState::UpToDate
+            || self.node.state.disk(d) != DiskState::UpToDate
         {
             return;
         }
         let full = c.cfg.congestion_fill != 0 && pd.sectors_in_flight >= c.cfg.congestion_fill;
-        let hot = self.devices[d].backing.as_ref().map_or(0, |b| b.al.used_count());
+        let hot = self.node.devices[d].backing.as_ref().map_or(0, |b| b.al.used_count());
         if !full && hot < c.cfg.congestion_extents as usize {
             return;
         }
@@ -52,11 +54,11 @@ impl Resource {
         self.send_due_barriers();
         self.took_place(Set::Replication(i, d, Replication::Ahead));
         self.begin_generation_ahead(i, d);
-        if self.state.replication(i, d) == Replication::Ahead {
+        if self.node.state.replication(i, d) == Replication::Ahead {
             // A resync that this broke off: what the target has written by then is told anew at the end.
             self.settle_answers(i, d);
         }
-        self.connections[i].peer_devices[d].caught_up = None;
+        self.node.connections[i].peer_devices[d].caught_up = None;
         self.note_drained(i, d);
     }
 
@@ -64,9 +66,9 @@ impl Resource {
     /// both that would be forgotten if the connection were lost after a demotion, or in a crash beside the next
     /// Primary.
     fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
-        let ahead = self.state.replication(i, d) == Replication::Ahead;
+        let ahead = self.node.state.replication(i, d) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
-        let common = self.devices[d].uuids(i).bitmap.is_none() && self.state.is_primary();
+        let common = self.node.devices[d].uuids(i).bitmap.is_none() && self.node.state.is_primary();
         if ahead && common {
             self.new_generation_beside_target(i, d);
         }
@@ -74,25 +76,21 @@ impl Resource {
 
     /// Something was confirmed: does the peer have everything that was sent?
     pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
-        let now = self.now;
-        let ahead = self.state.replication(i, d) == Replication::Ahead;
-        let pd = &mut self.connections[i].peer_devices[d];
+        let now = self.node.now;
+        let ahead = self.node.state.replication(i, d) == Replication::Ahead;
+        let pd = &mut self.node.connections[i].peer_devices[d];
         if ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
             pd.caught_up = Some(now);
         }
     }
 
-    pub(crate) fn congestion_timer(&self, i: NodeId) -> Option<Instant> {
-        self.devices.ids().filter_map(|d| self.leaves_ahead(i, d)).min()
-    }
-
     /// The peer has caught up and the line was quiet for a while: copy what it missed.
     pub(crate) fn leave_ahead(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            if self.leaves_ahead(i, d).is_none_or(|at| self.now < at) {
+        for d in self.node.devices.ids() {
+            if self.leaves_ahead(i, d).is_none_or(|at| self.node.now < at) {
                 continue;
             }
-            self.connections[i].peer_devices[d].caught_up = None;
+            self.node.connections[i].peer_devices[d].caught_up = None;
             // No bitmaps are exchanged before this resync: the target copies what it was told of. A resync that was
             // broken off has cleared bits there whose acknowledgements came too late to clear them here, and bits of
             // blocks that have been written again since.
@@ -100,6 +98,12 @@ impl Resource {
             self.begin_as_source(i, d);
             self.settle();
         }
+    }
+}
+
+impl Node {
+    pub(crate) fn congestion_timer(&self, i: NodeId) -> Option<Instant> {
+        self.devices.ids().filter_map(|d| self.leaves_ahead(i, d)).min()
     }
 
     /// Ahead: when the resync may begin. Not before the last answer to one that was broken off is here.

@@ -12,8 +12,8 @@ use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, Verify
 
 impl Resource {
     pub(crate) fn packet(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
-        self.connections[i].last_heard = self.now;
-        let phase = self.connections[i].link.as_ref().map_or(Phase::Features, |l| l.phase);
+        self.node.connections[i].last_heard = self.node.now;
+        let phase = self.node.connections[i].link.as_ref().map_or(Phase::Features, |l| l.phase);
         match (stream, phase) {
             (Socket::Control, _) => self.control_packet(i, volume, packet),
             (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
@@ -57,7 +57,7 @@ impl Resource {
             Packet::DelayProbe(_) => return,
             _ => {}
         }
-        if !self.devices.contains(d) {
+        if !self.node.devices.contains(d) {
             return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {d}", name(&packet)));
         }
         let seq = match &packet {
@@ -66,11 +66,11 @@ impl Resource {
             other => other.block_ack().map(|ack| ack.seq),
         };
         if let Some(seq) = seq {
-            let answers = &mut self.connections[i].peer_devices[d].peer_answers;
+            let answers = &mut self.node.connections[i].peer_devices[d].peer_answers;
             *answers = answers.wrapping_add(1);
-            self.connections[i].peer_devices[d].saw_seq(seq);
+            self.node.connections[i].peer_devices[d].saw_seq(seq);
         }
-        let cfg = &self.connections[i].cfg;
+        let cfg = &self.node.connections[i].cfg;
         let unasked = match &packet {
             // "Received" is not "written", which is what protocol C waits for.
             Packet::RecvAck(_) => cfg.protocol != crate::Protocol::B,
@@ -86,7 +86,7 @@ impl Resource {
         }
         match packet {
             Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),
-            Packet::RsWriteAck(a) if is_resync(&a) || self.connections[i].names_requests() => {
+            Packet::RsWriteAck(a) if is_resync(&a) || self.node.connections[i].names_requests() => {
                 self.resync_acked(i, d, &a, true)
             }
             Packet::RsWriteAck(a) => self.write_acked(i, d, &a, true),
@@ -125,14 +125,14 @@ impl Resource {
             Packet::Disconnect => return self.peer_refuses(i),
             Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
             Packet::DelayProbe(_) => return,
-            Packet::Dagtag(at) => return self.connections[i].position_heard(*at),
+            Packet::Dagtag(at) => return self.node.connections[i].position_heard(*at),
             Packet::PeerDagtag(named) => return self.lost_primary_named(i, named),
             Packet::FlushRequests(sequence) => return self.flush_asked(i, *sequence),
             Packet::FlushRequestsAck(answer) => return self.flush_answered(i, answer),
             _ => {}
         }
         let d = volume;
-        if !self.devices.contains(d) {
+        if !self.node.devices.contains(d) {
             self.release(payload);
             if matches!(packet, Packet::State(_)) {
                 self.speaks_in_attempt(i);
@@ -187,7 +187,7 @@ impl Resource {
             Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
             Packet::CurrentUuid(u) => self.current_uuid_received(i, d, u),
             Packet::EnableReplicationNext(on) => {
-                self.connections[i].peer_devices[d].will_want_writes_when_bad = on;
+                self.node.connections[i].peer_devices[d].will_want_writes_when_bad = on;
             }
             Packet::EnableReplication(on) => self.replication_enabled(i, d, on),
             Packet::RsDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Data),
@@ -206,7 +206,7 @@ impl Resource {
 
     /// Options changed on a live connection: what cannot differ must not.
     fn protocol_changed(&mut self, i: NodeId, p: &wire::Protocol) {
-        let own = self.connections[i].cfg.integrity.clone().unwrap_or_default();
+        let own = self.node.connections[i].cfg.integrity.clone().unwrap_or_default();
         if own != p.integrity_alg.as_str() {
             let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
             self.give_up(i, "integrity-alg-differs", text);
@@ -214,12 +214,12 @@ impl Resource {
     }
 
     pub(crate) fn refuse_change(&mut self, i: NodeId, d: Option<VolumeNr>, result: Code) {
-        let packet = if d.is_some() || self.connections[i].version() < 100 {
+        let packet = if d.is_some() || self.node.connections[i].version() < 100 {
             Packet::StateChgReply(result)
         } else {
             Packet::ConnStChgReply(result)
         };
-        self.send(i, Socket::Control, d.unwrap_or(self.devices.first()), packet);
+        self.send(i, Socket::Control, d.unwrap_or(self.node.devices.first()), packet);
     }
 }
 

@@ -18,21 +18,21 @@ impl Resource {
         self.close_epoch();
         self.send_due_barriers();
         let local = self.usable(d);
-        let good = local && self.state.disk(d) == DiskState::UpToDate;
+        let good = local && self.node.state.disk(d) == DiskState::UpToDate;
         let mut waiting = Vec::new();
-        for (i, c) in self.connections.iter() {
+        for (i, c) in self.node.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
             if let (true, Some(last)) = (counts, c.log.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
             }
         }
-        let peer_good = self.state.good_peers(d).next().is_some();
+        let peer_good = self.node.state.good_peers(d).next().is_some();
         if !local && !peer_good {
             return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
         }
-        let clean = self.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
-        let started = self.now;
-        let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
+        let clean = self.node.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
+        let started = self.node.now;
+        let mark = self.node.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
         let begins = local && !clean;
         let local = if begins { Local::Pending } else { Local::None };
         let flush = Flush { device: d, came, started, tag, local, mark, waiting, own: good, covered: good };
@@ -49,7 +49,7 @@ impl Resource {
         f.local = result.map_or_else(Local::Failed, |()| Local::Ok);
         f.covered &= result.is_ok();
         let (d, mark) = (f.device, f.mark);
-        if let (Ok(()), Some(b)) = (result, &mut self.devices[d].backing) {
+        if let (Ok(()), Some(b)) = (result, &mut self.node.devices[d].backing) {
             b.flushing.note_flushed(mark);
         }
         if result.is_err() {
@@ -77,25 +77,25 @@ impl Resource {
         if f.local == Local::Pending || !f.waiting.is_empty() {
             return;
         }
-        let own_lost = f.own && self.state.disk(f.device) != DiskState::UpToDate;
+        let own_lost = f.own && self.node.state.disk(f.device) != DiskState::UpToDate;
         let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
         self.flushes.retain(|k| *k != key);
-        let unasked = |i| self.connections[i].cfg.protocol != crate::config::Protocol::C;
-        if own_lost && self.state.good_peers(f.device).any(unasked) {
+        let unasked = |i| self.node.connections[i].cfg.protocol != crate::config::Protocol::C;
+        if own_lost && self.node.state.good_peers(f.device).any(unasked) {
             // The copy that it relied on is gone: the others have what they were sent, perhaps in a volatile cache.
             return self.start_flush(f.device, f.tag, f.came);
         }
-        let connected_good = self.state.good_peers(f.device).next().is_some();
+        let connected_good = self.node.state.good_peers(f.device).next().is_some();
         let failed = matches!(f.local, Local::Failed(_));
         let result = if f.covered || (connected_good && !failed) { Ok(()) } else { Err(IoError::Io) };
-        if result.is_err() && !failed && self.state.is_frozen() {
+        if result.is_err() && !failed && self.node.state.is_frozen() {
             // The peer that had everything is gone, and applications wait for it to come back.
             let (tag, volume) = (f.tag, f.device);
             let (sector, len) = (Sector(0), ByteLen(0));
             let request = BlockRequest { tag, volume, kind: RequestKind::Flush, sector, len, data: Segments::None };
-            return self.devices[f.device].incoming.push_front(Waiting { came: f.came, request });
+            return self.node.devices[f.device].incoming.push_front(Waiting { came: f.came, request });
         }
-        self.devices[f.device].latencies.note(Stage::FlushTotal, self.now.since(f.came), 1);
+        self.node.devices[f.device].latencies.note(Stage::FlushTotal, self.node.now.since(f.came), 1);
         self.end_owner(f.device, Owner::Tag(f.tag), result);
     }
 }

@@ -7,6 +7,7 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::device::{Backing, Device};
 use crate::dialect9::first_write::due::FirstWrite;
+use crate::node::Node;
 use meta::{PeerRecord, Superblock};
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};
@@ -14,7 +15,7 @@ use wire::{DiskState, Role, UuidFlags};
 impl Resource {
     /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
     pub(crate) fn settle_pending_generations(&mut self) {
-        self.devices.ids().for_each(|d| self.settle_pending_generation(d));
+        self.node.devices.ids().for_each(|d| self.settle_pending_generation(d));
     }
 
     /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
@@ -28,24 +29,17 @@ impl Resource {
         let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent && all;
         let parts = view.replication == Replication::WFBitMapS;
         if (together && !parts) || view.disk != DiskState::UpToDate {
-            self.devices[d].new_generation_pending = false;
+            self.node.devices[d].new_generation_pending = false;
         }
         self.create_pending_generation(d);
-    }
-
-    /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
-    /// handshake is over. Until then nothing may be written.
-    pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
-        let shaking = self.connected().any(|(i, _)| self.will_be_compared(i, d));
-        self.devices[d].new_generation_pending && shaking
     }
 
     // -- data generations ---------------------------------------------------------------------------------------------
 
     /// Stores them; writes wait until they are on disk.
     pub(crate) fn put_uuids(&mut self, i: impl Into<Option<NodeId>>, d: VolumeNr, set: &UuidSet) {
-        let owner = self.devices[d].slot_owner(i);
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let owner = self.node.devices[d].slot_owner(i);
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         b.md.current = set.current;
         b.md.peers[owner].bitmap_uuid = set.bitmap;
         let moved = b.md.history[0] != set.history[0];
@@ -62,13 +56,13 @@ impl Resource {
     pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation();
         self.move_sets(d, |_, set| set.start_generation(fresh));
-        let bitmap = self.devices[d].uuids(self.connections.ids().next()).bitmap;
-        self.devices[d].exposed = fresh;
-        self.devices[d].new_generation_pending = false;
-        self.devices[d].generation_with_first_write = false;
-        self.devices[d].first_write = FirstWrite::Nothing;
+        let bitmap = self.node.devices[d].uuids(self.node.connections.ids().next()).bitmap;
+        self.node.devices[d].exposed = fresh;
+        self.node.devices[d].new_generation_pending = false;
+        self.node.devices[d].generation_with_first_write = false;
+        self.node.devices[d].first_write = FirstWrite::Nothing;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
-        for c in self.connections.values_mut() {
+        for c in self.node.connections.values_mut() {
             c.peer_devices[d].compared = false;
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
@@ -77,10 +71,10 @@ impl Resource {
 
     /// The sets of all nodes make the same step, from the same generation.
     pub(crate) fn move_sets(&mut self, d: VolumeNr, step: impl Fn(Option<NodeId>, &mut UuidSet)) {
-        let old = self.devices[d].uuids(None).current;
+        let old = self.node.devices[d].uuids(None).current;
         for i in self.peers_or_none() {
             // What one peer's part pushes into the history, which all share, the next one's keeps.
-            let mut set = UuidSet { current: old, ..self.devices[d].uuids(i) };
+            let mut set = UuidSet { current: old, ..self.node.devices[d].uuids(i) };
             step(i, &mut set);
             self.put_uuids(i, d, &set);
         }
@@ -88,9 +82,9 @@ impl Resource {
 
     /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
     pub(crate) fn new_generation_beside_target(&mut self, i: NodeId, d: VolumeNr) {
-        let compared = self.connections[i].peer_devices[d].compared;
+        let compared = self.node.connections[i].peer_devices[d].compared;
         self.new_generation(d);
-        self.connections[i].peer_devices[d].compared = compared;
+        self.node.connections[i].peer_devices[d].compared = compared;
         self.send_uuids(i, d, UuidFlags::NONE);
     }
 
@@ -99,25 +93,47 @@ impl Resource {
     /// two nodes in one generation, who has such a bitmap is the source (rule 36). One that counts from another
     /// generation says so already.
     pub(crate) fn count_for_absent(&mut self, d: VolumeNr) {
-        let written = self.state.is_primary() || self.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
-        if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
+        let written =
+            self.node.state.is_primary() || self.node.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
+        if !written || !self.node.state.replicates_anywhere(d) || !self.knows_strangers(d) {
             return;
         }
         // In 9's dialect the Primary begins one, of which all hear that are there.
         if self.in_mesh9() && self.connected().any(|(_, c)| c.speaks9()) {
             return;
         }
-        let Some(b) = &self.devices[d].backing else { return };
+        let Some(b) = &self.node.devices[d].backing else { return };
         let current = b.md.current;
         if is_fresh(current) || b.md.version() == meta::Version::V08 {
             return;
         }
         let uncounted = |p: &PeerRecord| self.is_absent(d, p) && p.bitmap_uuid.is_none();
         let owners: Vec<usize> = (0..b.md.peers.len()).filter(|owner| uncounted(&b.md.peers[*owner])).collect();
-        if let (false, Some(b)) = (owners.is_empty(), &mut self.devices[d].backing) {
+        if let (false, Some(b)) = (owners.is_empty(), &mut self.node.devices[d].backing) {
             owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = current);
             self.generation_changed(d);
         }
+    }
+
+    pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
+        if !self.generation_undecided(d) && std::mem::take(&mut self.node.devices[d].new_generation_pending) {
+            if self.in_mesh9() {
+                return self.begin_among_peers9(d);
+            }
+            self.new_generation(d);
+            // A peer may be behind, and will catch up with this generation.
+            let told: Vec<_> = self.node.connections.ids().filter(|i| self.node.state.replicates(*i, d)).collect();
+            told.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NONE));
+        }
+    }
+}
+
+impl Node {
+    /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
+    /// handshake is over. Until then nothing may be written.
+    pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
+        let shaking = self.connected().any(|(i, _)| self.will_be_compared(i, d));
+        self.devices[d].new_generation_pending && shaking
     }
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?
@@ -130,18 +146,6 @@ impl Resource {
     /// Has the node a bitmap, and is it not one of those that get what is written?
     fn is_absent(&self, d: VolumeNr, peer: &PeerRecord) -> bool {
         peer.slot.is_some_and(|slot| !self.is_slot_of_connected(d, usize::from(slot)))
-    }
-
-    pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
-        if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
-            if self.in_mesh9() {
-                return self.begin_among_peers9(d);
-            }
-            self.new_generation(d);
-            // A peer may be behind, and will catch up with this generation.
-            let told: Vec<_> = self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect();
-            told.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NONE));
-        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, handshake84, protocol, uuid84};
+use crate::node::Node;
 use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
@@ -21,9 +22,9 @@ const EXPECTED: u32 = 2;
 
 impl Resource {
     pub(crate) fn link_up(&mut self, i: NodeId, link: LinkUp) {
-        let now = self.now;
-        let c = &mut self.connections[i];
-        if self.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
+        let now = self.node.now;
+        let c = &mut self.node.connections[i];
+        if self.node.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
             return self.emit(Effect::CloseLink { peer: i });
         }
         c.session += 1;
@@ -40,71 +41,52 @@ impl Resource {
             expected: None,
             response: None,
         });
-        let offer = offer(self.cfg.node, &c.cfg);
+        let offer = offer(self.node.cfg.node, &c.cfg);
         c.offered = offer;
         self.send_connection(i, Socket::Data, Packet::ConnectionFeatures(offer));
     }
 
-    /// Is a volume to be compared with a peer, as the link is up? Not one of which nothing comes: the peer has no such
-    /// volume.
-    pub(crate) fn will_be_compared(&self, i: NodeId, d: VolumeNr) -> bool {
-        let c = &self.connections[i];
-        let Some(link) = c.link.as_ref().filter(|_| !self.state.replicates(i, d)) else { return false };
-        match c.nine() {
-            // What comes later begins a handshake of its own.
-            Some(_) => !self.state.is_connected(i),
-            None => link.phase < Phase::Running || self.volumes_known_at(i).is_none_or(|at| self.now < at),
-        }
-    }
-
-    /// 8.4's dialect: when it is known which volumes the peer has. It speaks of all at once.
-    fn volumes_known_at(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let link = c.link.as_ref().filter(|_| self.devices.ids().any(|d| self.state.replicates(i, d)))?;
-        Some(link.phase_since + Duration(c.cfg.ping_timeout.0.saturating_mul(4)))
-    }
-
     /// When what waits for the comparison of a volume that the peer does not have goes on without.
     pub(crate) fn volumes_timer(&self, i: NodeId) -> Option<Instant> {
-        match self.connections[i].nine() {
-            Some(_) => self.connections[i].volumes_timer9(),
+        match self.node.connections[i].nine() {
+            Some(_) => self.node.connections[i].volumes_timer9(),
             None if !self.waits_for_comparison() => None,
-            None => self.volumes_known_at(i).filter(|_| self.devices.ids().any(|d| self.will_be_compared(i, d))),
+            None => self.volumes_known_at(i).filter(|_| self.node.devices.ids().any(|d| self.will_be_compared(i, d))),
         }
     }
 
     /// Does anything go on when it is known that a volume is not compared? An attach looks again with the next ping.
     fn waits_for_comparison(&self) -> bool {
         let commands = self.again.is_some() || !self.pending.is_empty() || !self.begun.is_empty();
-        commands || self.devices.values().any(|dev| dev.new_generation_pending)
+        commands || self.node.devices.values().any(|dev| dev.new_generation_pending)
     }
 
     pub(crate) fn volumes_are_known(&mut self, i: NodeId) {
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.leave_out_missing(i);
         }
         self.chores.mark();
-        self.devices.values_mut().for_each(|dev| dev.recheck = true);
+        self.node.devices.values_mut().for_each(|dev| dev.recheck = true);
         self.settle_pending_generations();
     }
 
     fn enter(&mut self, i: NodeId, phase: Phase) {
-        let now = self.now;
-        if let Some(link) = &mut self.connections[i].link {
+        let now = self.node.now;
+        if let Some(link) = &mut self.node.connections[i].link {
             link.phase = phase;
             link.phase_since = now;
         }
     }
 
     pub(crate) fn features_received(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
             Err(refusal) => {
                 return self.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
             }
         };
-        let volumes = self.devices.len();
+        let volumes = self.node.devices.len();
         let spoken = Spoken::new(dialect);
         c.link.as_mut().expect("a packet came").spoken = spoken;
         let integrity = c.cfg.integrity.clone();
@@ -117,12 +99,12 @@ impl Resource {
         if dialect.version.is_9() && !self.fits_dialect9(i, theirs) {
             return;
         }
-        if self.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
+        if self.node.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
             let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer";
             return self.refuse(i, "no-integrity", text);
         }
         if auth {
-            let challenge = self.connections[i].link.as_ref().expect("a packet came").challenge;
+            let challenge = self.node.connections[i].link.as_ref().expect("a packet came").challenge;
             let bytes = wire::AuthBytes::new(&challenge).expect("64 bytes fit");
             self.send_connection(i, Socket::Data, Packet::AuthChallenge(Box::new(bytes)));
             self.enter(i, Phase::Challenge);
@@ -132,7 +114,7 @@ impl Resource {
     }
 
     pub(crate) fn challenge_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
-        let c = &self.connections[i];
+        let c = &self.node.connections[i];
         let Some(algorithm) = c.cfg.cram_hmac.clone() else {
             let text = "the peer wants authentication, but cram-hmac-alg is not configured here".to_owned();
             return self.protocol_error(i, "unexpected-challenge", text);
@@ -149,7 +131,7 @@ impl Resource {
     }
 
     pub(crate) fn response_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
-        if let Some(link) = &mut self.connections[i].link {
+        if let Some(link) = &mut self.node.connections[i].link {
             link.response = Some(*bytes);
         }
         self.check_authentication(i);
@@ -163,12 +145,12 @@ impl Resource {
         match token {
             OUR_RESPONSE => {
                 self.send_connection(i, Socket::Data, Packet::AuthResponse(Box::new(mac)));
-                if let Some(link) = &mut self.connections[i].link {
+                if let Some(link) = &mut self.node.connections[i].link {
                     link.answered = true;
                 }
             }
             _ => {
-                if let Some(link) = &mut self.connections[i].link {
+                if let Some(link) = &mut self.node.connections[i].link {
                     link.expected = Some(mac);
                 }
             }
@@ -177,7 +159,7 @@ impl Resource {
     }
 
     fn check_authentication(&mut self, i: NodeId) {
-        let Some(link) = &self.connections[i].link else { return };
+        let Some(link) = &self.node.connections[i].link else { return };
         let (true, Some(expected), Some(response)) = (link.answered, link.expected, link.response) else { return };
         if link.phase >= Phase::Parameters {
             return;
@@ -186,7 +168,7 @@ impl Resource {
         let (a, b) = (expected.as_slice(), response.as_slice());
         let same = a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0;
         if same {
-            self.connections[i].refusals = 0;
+            self.node.connections[i].refusals = 0;
             self.send_parameters(i);
         } else {
             let text = "the peer does not know the shared secret; make shared-secret equal on both nodes";
@@ -200,9 +182,9 @@ impl Resource {
         if self.refuse_beside_other(i) {
             return;
         }
-        let packet = self.connections[i].own_protocol();
+        let packet = self.node.connections[i].own_protocol();
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
-        for pd in self.connections[i].peer_devices.values_mut() {
+        for pd in self.node.connections[i].peer_devices.values_mut() {
             let fresh = PeerDevice::new(self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.was_established = keep.was_established;
@@ -216,10 +198,10 @@ impl Resource {
             pd.write_failed = keep.write_failed;
             pd.repair = keep.repair.over_links();
         }
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.enter(i, Phase::Parameters);
         }
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             self.send_sync_param(i, d);
             self.send_sizes(i, d);
             self.send_uuids(i, d, UuidFlags::NONE);
@@ -232,9 +214,9 @@ impl Resource {
     }
 
     pub(crate) fn send_sync_param(&mut self, i: NodeId, d: VolumeNr) {
-        let cfg = &self.connections[i].cfg;
+        let cfg = &self.node.connections[i].cfg;
         let name = |a: &Option<String>| a.as_deref().and_then(wire::AlgName::new).unwrap_or_default();
-        let resync = self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
+        let resync = self.node.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
         let packet = wire::SyncParam {
             resync_rate: resync.rate,
             verify_alg: name(&cfg.verify),
@@ -250,12 +232,12 @@ impl Resource {
     }
 
     pub(crate) fn protocol_received(&mut self, i: NodeId, theirs: &wire::Protocol) {
-        let own = self.connections[i].own_protocol();
+        let own = self.node.connections[i].own_protocol();
         // A name too long for the packet is none that we know.
-        let supported = self.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
-        match protocol::compare(&own, theirs, self.connections[i].version(), supported) {
+        let supported = self.node.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
+        match protocol::compare(&own, theirs, self.node.connections[i].version(), supported) {
             Ok(()) => {
-                if let Some(link) = &mut self.connections[i].link {
+                if let Some(link) = &mut self.node.connections[i].link {
                     link.peer_tentative = theirs.dry_run;
                 }
                 self.enter(i, Phase::Running);
@@ -266,31 +248,31 @@ impl Resource {
     }
 
     pub(crate) fn sync_param_received(&mut self, i: NodeId, d: VolumeNr, p: &wire::SyncParam) {
-        let cfg = &self.connections[i].cfg;
+        let cfg = &self.node.connections[i].cfg;
         let own = cfg.csums.clone().unwrap_or_default();
-        let handshake = self.state.replication(i, d) < Replication::Established;
+        let handshake = self.node.state.replication(i, d) < Replication::Established;
         // Before protocol 89 the packet has no room for it, and nothing is resynced by checksums.
-        let told = self.connections[i].version() >= 89;
+        let told = self.node.connections[i].version() >= 89;
         if handshake && told && own != p.csums_alg.as_str() {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
             return self.give_up(i, "csums-alg-differs", text);
         }
-        self.connections[i].peer_verify = p.verify_alg;
+        self.node.connections[i].peer_verify = p.verify_alg;
     }
 
     // -- generations --------------------------------------------------------------------------------------------------
 
     pub(crate) fn uuids_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
-        if self.state.peer_disk(i, d) < DiskState::Inconsistent {
+        if self.node.state.peer_disk(i, d) < DiskState::Inconsistent {
             self.note_unconfirmed_missing(i, d);
         }
         let judged = self.judge_uuids(i, d, packet);
-        self.connections[i].peer_devices[d].uuids = Some(*packet);
-        self.connections[i].peer_devices[d].uuids_stale = false;
+        self.node.connections[i].peer_devices[d].uuids = Some(*packet);
+        self.node.connections[i].peer_devices[d].uuids_stale = false;
         match judged {
             (UuidsVerdict::Store { expose }, _) => {
                 if let Some(generation) = expose {
-                    self.devices[d].exposed = generation;
+                    self.node.devices[d].exposed = generation;
                 }
             }
             (UuidsVerdict::SkipInitialSync, reason) => {
@@ -301,41 +283,12 @@ impl Resource {
         }
     }
 
-    /// What the generations that a peer tells of mean as things are now.
-    fn judge_uuids(&self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
-        let (dev, c) = (&self.devices[d], &self.connections[i]);
-        let pd = &c.peer_devices[d];
-        // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
-        let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
-        handshake84::on_uuids(&handshake84::UuidsReceived {
-            role: self.state.role,
-            disk: self.state.disk(d),
-            replication: self.state.replication(i, d),
-            peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
-            protocol: c.version(),
-            own_current: self.devices[d].uuids(i).current,
-            exposed: dev.exposed,
-            peer_current: packet.current,
-            peer_outrun: dev.peer_outrun,
-            skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
-        })
-    }
-
-    /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
-    /// own disk was still there, and did not matter to them.
-    pub(crate) fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
-        let uuids =
-            self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
-        let (verdict, reason) = self.judge_uuids(i, d, uuids?);
-        (verdict == UuidsVerdict::Disconnect).then_some(reason)
-    }
-
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
     fn accept_as_equal(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
-        if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
+        if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i) {
             b.fill(slot, false);
         }
-        let mut set = self.devices[d].uuids(i);
+        let mut set = self.node.devices[d].uuids(i);
         set.current = packet.current;
         set.bitmap = units::Generation::NONE;
         self.put_uuids(i, d, &set);
@@ -347,31 +300,31 @@ impl Resource {
     // -- states -------------------------------------------------------------------------------------------------------
 
     pub(crate) fn state_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        if self.state.connection(i) < ConnectionState::Connecting {
+        if self.node.state.connection(i) < ConnectionState::Connecting {
             return;
         }
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.state9_received(i, d, theirs);
         }
         let (_, their_replication) = dialect84::connection_and_replication(theirs.conn);
-        let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
+        let flags = self.node.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
-        self.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
+        self.node.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }
-        if both_are_source(self.state.replication(i, d), their_replication) {
+        if both_are_source(self.node.state.replication(i, d), their_replication) {
             return self.two_sources(i, d, theirs);
         }
         if self.peer_finished_resync(i, d, theirs, peer_disk) {
             return;
         }
-        if self.state.replication(i, d) == Replication::VerifyT && their_replication == Replication::Established {
+        if self.node.state.replication(i, d) == Replication::VerifyT && their_replication == Replication::Established {
             self.verify_ended_by_peer(i, d);
         }
-        let (disk, first) = (self.state.disk(d), !self.state.replicates(i, d));
+        let (disk, first) = (self.node.state.disk(d), !self.node.state.replicates(i, d));
         let occasion = self.occasion_to_compare(i, d, theirs.disk, their_replication);
-        let mut replication = self.state.replication(i, d).max(Replication::Established);
+        let mut replication = self.node.state.replication(i, d).max(Replication::Established);
         // While a disk is attached here that is a word of before: who has no disk is not run ahead of.
         if their_replication == Replication::Ahead && disk != DiskState::Negotiating {
             replication = Replication::Behind;
@@ -393,9 +346,9 @@ impl Resource {
                 return self.connect_for_peers_writes(i);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
-            let stale =
-                self.state.is_primary() && (self.devices[d].disk_lags_behind_users() || self.writes_elsewhere(i, d));
-            let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
+            let stale = self.node.state.is_primary()
+                && (self.node.devices[d].disk_lags_behind_users() || self.writes_elsewhere(i, d));
+            let worth = if stale { DiskState::Failed } else { self.node.devices[d].attach_state };
             change.push(Set::Disk(d, worth));
         }
         let begins = replication > Replication::Established;
@@ -414,12 +367,12 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
-        if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
-            self.connections[i].discard_my_data = false;
-            self.connections[i].survivor_insists = false;
+        if first && self.node.devices.ids().all(|d| self.node.state.replicates(i, d)) {
+            self.node.connections[i].discard_my_data = false;
+            self.node.connections[i].survivor_insists = false;
         }
         let undecided = begins && their_replication <= Replication::Established;
-        let pd = &mut self.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[i].peer_devices[d];
         pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
         if !first {
             self.help_peer_decide(i, d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
@@ -430,22 +383,22 @@ impl Resource {
     /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With B
     /// and C it has what was acknowledged here, and is followed.
     fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        let own = self.devices[d].uuids(i).current;
-        let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(own));
+        let own = self.node.devices[d].uuids(i).current;
+        let flags = self.node.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(own));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
-        let secondaries = !self.state.is_primary() && theirs.role == Role::Secondary;
-        if self.devices[d].crashed_primary && survived && secondaries {
-            if self.connections[i].cfg.protocol == crate::Protocol::A {
+        let secondaries = !self.node.state.is_primary() && theirs.role == Role::Secondary;
+        if self.node.devices[d].crashed_primary && survived && secondaries {
+            if self.node.connections[i].cfg.protocol == crate::Protocol::A {
                 let reason = Reason::SurvivorInsists;
                 let text = format!(
                     "{reason}: with protocol A it may lack writes that were acknowledged here. To give these up, \
                      `connect --discard-my-data` here; to keep them, invalidate the peer's disk there, then connect"
                 );
                 self.give_up(i, reason.name(), text);
-                self.connections[i].survivor_insists = true;
+                self.node.connections[i].survivor_insists = true;
                 return;
             }
-            self.connections[i].survivor_insists = true;
+            self.node.connections[i].survivor_insists = true;
         }
         let text = "both nodes have decided to be the source: connecting again".to_owned();
         self.drop_link(i, ConnectionState::NetworkFailure, "two-sources", text);
@@ -460,12 +413,12 @@ impl Resource {
         theirs: Replication,
     ) -> Option<Occasion> {
         let peer_uuids_known = self.peer_uuids_known(i, d);
-        let pd = &mut self.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[i].peer_devices[d];
         handshake84::occasion(&handshake84::StateReceived {
             peer_uuids_known,
-            replication: self.state.replication(i, d),
+            replication: self.node.state.replication(i, d),
             peer_replication: theirs,
-            disk: self.state.disk(d),
+            disk: self.node.state.disk(d),
             peer_disk,
             consider_resync: std::mem::take(&mut pd.consider_resync),
             compared: pd.compared,
@@ -482,25 +435,10 @@ impl Resource {
         }
     }
 
-    /// Is a disk being attached that no resync will bring what was refused here while there was none? The peer may have
-    /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it
-    /// has begun a generation, and there is a resync.
-    fn lacks_peers_writes(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let refused = self.connections[i].peer_devices[d].refused_writes;
-        self.state.disk(d) == DiskState::Negotiating && theirs.role == Role::Primary && refused
-    }
-
     /// When the peer connects again, it knows what was refused.
     fn connect_for_peers_writes(&mut self, i: NodeId) {
         let text = "this disk lacks writes of the peer: connecting again".to_owned();
         self.drop_link(i, ConnectionState::NetworkFailure, "disk-lacks-peers-writes", text);
-    }
-
-    /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation
-    /// because the disk had gone.
-    fn peer_uuids_known(&self, i: NodeId, d: VolumeNr) -> bool {
-        let pd = &self.connections[i].peer_devices[d];
-        pd.uuids.is_some() && !(pd.uuids_stale && self.state.disk(d) == DiskState::Negotiating)
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
@@ -514,18 +452,18 @@ impl Resource {
         peer_disk: DiskState,
         change: &mut Change,
     ) -> Option<Replication> {
-        let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
+        let theirs_uuids = self.node.connections[i].peer_devices[d].uuids?;
         let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
-        let c = &self.connections[i];
-        let dev = &self.devices[d];
-        let own = self.state.disk(d);
+        let c = &self.node.connections[i];
+        let dev = &self.node.devices[d];
+        let own = self.node.state.disk(d);
         let my_disk = if own == DiskState::Negotiating { dev.attach_state } else { own };
         let told = c.peer_devices[d].changes_told;
         let input = handshake84::Input {
             comparison,
             occasion,
             me: Side {
-                role: self.state.role,
+                role: self.node.state.role,
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
                 was_primary: comparison.own.bitmap.primary_bit(),
@@ -553,7 +491,7 @@ impl Resource {
         let mut outcome = handshake84::decide(&input);
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });
-        if lost && occasion == Occasion::Connect && self.devices[d].bits_left(i) > told {
+        if lost && occasion == Occasion::Connect && self.node.devices[d].bits_left(i) > told {
             // Users went on writing while the nodes decided by what they had told each other.
             outcome.decision = Decision::Retry;
         }
@@ -585,19 +523,19 @@ impl Resource {
             self.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
             return None;
         }
-        self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
-        let own = handshake84::generations_after(&comparison, self.devices[d].uuids(i), occasion, &outcome);
-        if own != self.devices[d].uuids(i) {
+        self.node.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
+        let own = handshake84::generations_after(&comparison, self.node.devices[d].uuids(i), occasion, &outcome);
+        if own != self.node.devices[d].uuids(i) {
             self.put_uuids(i, d, &own);
         }
-        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+        if let Some(u) = &mut self.node.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) =
                 (comparison.peer.current, comparison.peer.bitmap, comparison.peer.history);
         }
         if outcome.demote {
             change.push(Set::Role(Role::Secondary));
         }
-        if outcome.decision == Decision::NoSync && self.devices[d].outrun {
+        if outcome.decision == Decision::NoSync && self.node.devices[d].outrun {
             return self.fetch_own_writes(i, d, change);
         }
         self.apply_decision(i, d, outcome.decision, outcome.reason, change)
@@ -609,14 +547,14 @@ impl Resource {
     /// with the peer's disk alone.
     fn fetch_own_writes(&mut self, i: NodeId, d: VolumeNr, change: &mut Change) -> Option<Replication> {
         let reason = Reason::LacksOwnWrites;
-        if self.state.is_primary() {
+        if self.node.state.is_primary() {
             return self.apply_decision(i, d, Decision::FailOwnDisk, reason, change);
         }
         let fresh = UuidSet { current: units::Generation::JUST_CREATED, ..UuidSet::default() };
         self.put_uuids(i, d, &fresh);
         self.mark_all(i, d);
-        if self.state.disk(d) == DiskState::Negotiating {
-            self.devices[d].attach_state = DiskState::Inconsistent;
+        if self.node.state.disk(d) == DiskState::Negotiating {
+            self.node.devices[d].attach_state = DiskState::Inconsistent;
         } else {
             self.took_place(Set::Disk(d, DiskState::Inconsistent));
         }
@@ -633,10 +571,131 @@ impl Resource {
         occasion: Occasion,
         peer_disk: DiskState,
     ) -> bool {
-        let frozen = self.state.is_frozen() && self.state.is_primary();
-        let pending = self.devices[d].new_generation_pending && self.state.disk(d) == DiskState::UpToDate;
+        let frozen = self.node.state.is_frozen() && self.node.state.is_primary();
+        let pending = self.node.devices[d].new_generation_pending && self.node.state.disk(d) == DiskState::UpToDate;
         let unconfirmed = self.acknowledged_before(i, d);
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
+    }
+
+    fn apply_decision(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        decision: Decision,
+        reason: Reason,
+        change: &mut Change,
+    ) -> Option<Replication> {
+        let negotiating = self.node.state.disk(d) == DiskState::Negotiating;
+        match decision {
+            Decision::Disconnect => {
+                self.give_up(i, reason.name(), reason.to_string());
+                return None;
+            }
+            Decision::Retry => {
+                self.retry_later(i, reason.name(), reason.to_string());
+                return None;
+            }
+            Decision::FailOwnDisk => {
+                self.took_place(Set::Disk(d, DiskState::Failed));
+                return None;
+            }
+            Decision::TreatPeerAsDiskless => change.push(Set::PeerDisk(i, d, DiskState::Diskless)),
+            Decision::Source { full } | Decision::Target { full } => {
+                if full {
+                    self.mark_all(i, d);
+                }
+                if negotiating && matches!(decision, Decision::Source { .. }) {
+                    change.push(Set::Disk(d, self.node.devices[d].attach_state));
+                }
+            }
+            Decision::NoSync => {}
+        }
+        if negotiating && matches!(decision, Decision::NoSync | Decision::TreatPeerAsDiskless) {
+            change.push(Set::Disk(d, self.node.devices[d].attach_state));
+        }
+        decision.replication()
+    }
+
+    /// Everything differs: said by a flag first, so that a crash in between cannot hide it
+    /// (`docs/spec/on-disk-format.md` 4.3).
+    pub(crate) fn mark_all(&mut self, i: NodeId, d: VolumeNr) {
+        let Some(slot) = self.node.devices[d].slot(i) else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
+        b.md.peer_mut(i).flags.insert(meta::PeerFlags::FULL_SYNC);
+        b.fill(slot, true);
+        b.full_sync = true;
+        self.md_changed(d);
+        self.write_bitmap(d);
+    }
+
+    /// Would a demotion succeed now?
+    pub(crate) fn demotable(&self) -> bool {
+        self.node.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
+    }
+}
+
+impl Node {
+    /// Is a volume to be compared with a peer, as the link is up? Not one of which nothing comes: the peer has no such
+    /// volume.
+    pub(crate) fn will_be_compared(&self, i: NodeId, d: VolumeNr) -> bool {
+        let c = &self.connections[i];
+        let Some(link) = c.link.as_ref().filter(|_| !self.state.replicates(i, d)) else { return false };
+        match c.nine() {
+            // What comes later begins a handshake of its own.
+            Some(_) => !self.state.is_connected(i),
+            None => link.phase < Phase::Running || self.volumes_known_at(i).is_none_or(|at| self.now < at),
+        }
+    }
+
+    /// 8.4's dialect: when it is known which volumes the peer has. It speaks of all at once.
+    fn volumes_known_at(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let link = c.link.as_ref().filter(|_| self.devices.ids().any(|d| self.state.replicates(i, d)))?;
+        Some(link.phase_since + Duration(c.cfg.ping_timeout.0.saturating_mul(4)))
+    }
+
+    /// What the generations that a peer tells of mean as things are now.
+    fn judge_uuids(&self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
+        let (dev, c) = (&self.devices[d], &self.connections[i]);
+        let pd = &c.peer_devices[d];
+        // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
+        let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
+        handshake84::on_uuids(&handshake84::UuidsReceived {
+            role: self.state.role,
+            disk: self.state.disk(d),
+            replication: self.state.replication(i, d),
+            peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
+            protocol: c.version(),
+            own_current: self.devices[d].uuids(i).current,
+            exposed: dev.exposed,
+            peer_current: packet.current,
+            peer_outrun: dev.peer_outrun,
+            skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
+        })
+    }
+
+    /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
+    /// own disk was still there, and did not matter to them.
+    pub(crate) fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
+        let uuids =
+            self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
+        let (verdict, reason) = self.judge_uuids(i, d, uuids?);
+        (verdict == UuidsVerdict::Disconnect).then_some(reason)
+    }
+
+    /// Is a disk being attached that no resync will bring what was refused here while there was none? The peer may have
+    /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it
+    /// has begun a generation, and there is a resync.
+    fn lacks_peers_writes(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
+        let refused = self.connections[i].peer_devices[d].refused_writes;
+        self.state.disk(d) == DiskState::Negotiating && theirs.role == Role::Primary && refused
+    }
+
+    /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation
+    /// because the disk had gone.
+    fn peer_uuids_known(&self, i: NodeId, d: VolumeNr) -> bool {
+        let pd = &self.connections[i].peer_devices[d];
+        pd.uuids.is_some() && !(pd.uuids_stale && self.state.disk(d) == DiskState::Negotiating)
     }
 
     fn compare_generations(&self, i: NodeId, d: VolumeNr, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
@@ -661,62 +720,6 @@ impl Resource {
             return comparison;
         }
         comparison.beside_third_nodes([c.peer_devices[d].changes_told, theirs.dirty_bits].map(|bits| bits > 0))
-    }
-
-    fn apply_decision(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        decision: Decision,
-        reason: Reason,
-        change: &mut Change,
-    ) -> Option<Replication> {
-        let negotiating = self.state.disk(d) == DiskState::Negotiating;
-        match decision {
-            Decision::Disconnect => {
-                self.give_up(i, reason.name(), reason.to_string());
-                return None;
-            }
-            Decision::Retry => {
-                self.retry_later(i, reason.name(), reason.to_string());
-                return None;
-            }
-            Decision::FailOwnDisk => {
-                self.took_place(Set::Disk(d, DiskState::Failed));
-                return None;
-            }
-            Decision::TreatPeerAsDiskless => change.push(Set::PeerDisk(i, d, DiskState::Diskless)),
-            Decision::Source { full } | Decision::Target { full } => {
-                if full {
-                    self.mark_all(i, d);
-                }
-                if negotiating && matches!(decision, Decision::Source { .. }) {
-                    change.push(Set::Disk(d, self.devices[d].attach_state));
-                }
-            }
-            Decision::NoSync => {}
-        }
-        if negotiating && matches!(decision, Decision::NoSync | Decision::TreatPeerAsDiskless) {
-            change.push(Set::Disk(d, self.devices[d].attach_state));
-        }
-        decision.replication()
-    }
-
-    /// Everything differs: said by a flag first, so that a crash in between cannot hide it
-    /// (`docs/spec/on-disk-format.md` 4.3).
-    pub(crate) fn mark_all(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(slot) = self.devices[d].slot(i) else { return };
-        let Some(b) = &mut self.devices[d].backing else { return };
-        b.md.peer_mut(i).flags.insert(meta::PeerFlags::FULL_SYNC);
-        b.fill(slot, true);
-        b.full_sync = true;
-        self.md_changed(d);
-        self.write_bitmap(d);
-    }
-
-    /// Would a demotion succeed now?
-    pub(crate) fn demotable(&self) -> bool {
-        self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
     }
 }
 

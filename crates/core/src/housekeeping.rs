@@ -14,6 +14,7 @@ use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::housekeeping::chores::{Chore, Chores};
+use crate::node::Node;
 use meta::DeviceFlags;
 use units::{Instant, NodeId, VolumeNr};
 
@@ -21,11 +22,11 @@ impl Resource {
     /// The end of a turn, after reads and writes.
     pub(crate) fn keep_house(&mut self) {
         if self.chores == Chores::NONE {
-            self.devices.ids().for_each(|d| self.pump_al(d));
+            self.node.devices.ids().for_each(|d| self.pump_al(d));
         } else {
             self.do_chores();
         }
-        if cfg!(debug_assertions) && self.cfg.node.index() % 2 == 1 {
+        if cfg!(debug_assertions) && self.node.cfg.node.index() % 2 == 1 {
             self.try_idle_chores();
         }
         if std::mem::take(&mut self.status_changed) {
@@ -39,7 +40,7 @@ impl Resource {
             if self.chores.take(chore) {
                 self.do_chore(chore);
             } else if chore == Chore::Disks {
-                self.devices.ids().for_each(|d| self.pump_al(d));
+                self.node.devices.ids().for_each(|d| self.pump_al(d));
             }
         }
         self.chores = self.chores.with(Chore::ALL.into_iter().filter(|chore| self.goes_on(*chore)));
@@ -65,7 +66,7 @@ impl Resource {
                 }
             }
             Chore::Copying => {
-                for i in self.connections.ids() {
+                for i in self.node.connections.ids() {
                     for step in [Self::leave_ahead, Self::repair_after_reconnect, Self::pump_resync] {
                         step(self, i);
                         self.end_links();
@@ -73,7 +74,7 @@ impl Resource {
                 }
             }
             Chore::Attach => {
-                for d in self.devices.ids() {
+                for d in self.node.devices.ids() {
                     self.pump_attach(d);
                     self.end_links();
                 }
@@ -83,7 +84,12 @@ impl Resource {
             Chore::Disks => {
                 self.pump_disks();
                 // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-                if self.devices.ids().any(|d| self.devices[d].leaving.is_some() && self.devices[d].metadata_idle()) {
+                if self
+                    .node
+                    .devices
+                    .ids()
+                    .any(|d| self.node.devices[d].leaving.is_some() && self.node.devices[d].metadata_idle())
+                {
                     self.pump_commands();
                     self.pump_disks();
                 }
@@ -93,7 +99,7 @@ impl Resource {
     }
 
     fn pump_disks(&mut self) {
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             self.pump_al(d);
             self.pump_metadata(d);
             self.announce_device(d);
@@ -105,39 +111,25 @@ impl Resource {
         match chore {
             Chore::Dependencies => false,
             Chore::Mesh => {
-                let lags = self.devices.values().any(|dev| dev.lags_since.is_some());
+                let lags = self.node.devices.values().any(|dev| dev.lags_since.is_some());
                 lags || self.awaits_survivors() || self.is_to_settle() || self.has_unsaid()
             }
-            Chore::Copying => {
-                self.connections.iter().any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair)))
-            }
-            Chore::Attach => self.devices.values().any(|dev| dev.attaching.is_some()),
+            Chore::Copying => self
+                .node
+                .connections
+                .iter()
+                .any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair))),
+            Chore::Attach => self.node.devices.values().any(|dev| dev.attaching.is_some()),
             Chore::Again => self.again.is_some(),
             Chore::Commands => {
-                let asked_later = self.connections.values().any(|c| c.asked_later.is_some());
+                let asked_later = self.node.connections.values().any(|c| c.asked_later.is_some());
                 asked_later
                     || !self.pending.is_empty()
                     || !self.begun.is_empty()
-                    || self.devices.values().any(|dev| dev.leaving.is_some())
+                    || self.node.devices.values().any(|dev| dev.leaving.is_some())
             }
-            Chore::Disks => self.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
+            Chore::Disks => self.node.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
         }
-    }
-
-    fn copies_on(&self, i: NodeId, d: VolumeNr, pair: &PeerDevice) -> bool {
-        let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
-        !at_rest || pair.repair.is_wanted() || !pair.resync.is_idle()
-    }
-
-    fn writes_on(&self, d: VolumeNr, dev: &Device) -> bool {
-        let backing = dev.backing.as_ref();
-        // The mark of a former Primary goes when its writes are accounted for.
-        let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
-        marked
-            || dev.leaving.is_some()
-            || backing.is_some_and(|b| b.full_sync)
-            || dev.will_be_logged()
-            || !self.devices[d].metadata_idle()
     }
 
     /// When something is to be done about it because time passes.
@@ -148,21 +140,11 @@ impl Resource {
                 let timers = [self.survivors_timer(), self.lagging_timer(), self.settle_timer(), self.unsaid_timer()];
                 timers.into_iter().flatten().min()
             }
-            Chore::Copying => self.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
+            Chore::Copying => self.node.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
             Chore::Attach => self.attach_timer(),
             Chore::Again => self.again_timer(),
             Chore::Commands => self.command_timer(),
         }
-    }
-
-    fn copying_timer(&self, i: NodeId) -> Option<Instant> {
-        let timers = [
-            self.resync_timer(i),
-            self.congestion_timer(i),
-            self.repair_timer(i),
-            self.connections[i].resync_overdue(),
-        ];
-        timers.into_iter().flatten().min()
     }
 
     /// When the first chore is due without anything happening.
@@ -181,5 +163,33 @@ impl Resource {
             let timer = self.chore_timer(chore);
             assert!(timer.is_none(), "{chore:?} is not due, and waits for {timer:?}");
         }
+    }
+}
+
+impl Node {
+    fn copies_on(&self, i: NodeId, d: VolumeNr, pair: &PeerDevice) -> bool {
+        let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
+        !at_rest || pair.repair.is_wanted() || !pair.resync.is_idle()
+    }
+
+    fn writes_on(&self, d: VolumeNr, dev: &Device) -> bool {
+        let backing = dev.backing.as_ref();
+        // The mark of a former Primary goes when its writes are accounted for.
+        let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
+        marked
+            || dev.leaving.is_some()
+            || backing.is_some_and(|b| b.full_sync)
+            || dev.will_be_logged()
+            || !self.devices[d].metadata_idle()
+    }
+
+    fn copying_timer(&self, i: NodeId) -> Option<Instant> {
+        let timers = [
+            self.resync_timer(i),
+            self.congestion_timer(i),
+            self.repair_timer(i),
+            self.connections[i].resync_overdue(),
+        ];
+        timers.into_iter().flatten().min()
     }
 }

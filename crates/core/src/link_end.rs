@@ -79,7 +79,7 @@ impl Resource {
             match end {
                 LinkEnd::Lost(lost) => self.link_lost(peer, lost, reason, text),
                 LinkEnd::RetryLater => {
-                    let wait = self.connections[peer].cfg.connect_int;
+                    let wait = self.node.connections[peer].cfg.connect_int;
                     self.begin_anew(peer, Lost::NetworkFailure, reason, text, (wait, false));
                 }
                 LinkEnd::AnotherFirst => {
@@ -89,7 +89,8 @@ impl Resource {
                 LinkEnd::GiveUp => self.link_given_up(peer, reason, text),
                 LinkEnd::CompareAnew => {
                     self.link_lost(peer, Lost::NetworkFailure, reason, text);
-                    self.connections[peer].left_until = Some(self.now + self.connections[peer].cfg.timeout);
+                    self.node.connections[peer].left_until =
+                        Some(self.node.now + self.node.connections[peer].cfg.timeout);
                 }
                 LinkEnd::Parted => {
                     self.stand_alone(peer);
@@ -101,13 +102,13 @@ impl Resource {
     }
 
     fn link_lost(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
-        let established = self.state.is_connected(i);
+        let established = self.node.state.is_connected(i);
         let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
         self.begin_anew(i, lost, reason, text, (wait, false));
     }
 
     fn link_refused(&mut self, i: NodeId, reason: &'static str, text: String) {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
         if is_known {
             return self.link_given_up(i, reason, text);
@@ -120,7 +121,7 @@ impl Resource {
     }
 
     fn link_given_up(&mut self, i: NodeId, reason: &'static str, text: String) {
-        if self.state.connection(i) == ConnectionState::StandAlone {
+        if self.node.state.connection(i) == ConnectionState::StandAlone {
             return;
         }
         let text = format!("{text}; not connecting any more");
@@ -137,7 +138,7 @@ impl Resource {
         text: String,
         (wait, accept): (Duration, bool),
     ) {
-        if self.connections[i].link.is_none() {
+        if self.node.connections[i].link.is_none() {
             return;
         }
         self.note(Severity::Warning, None, Some(i), reason, text);
@@ -153,27 +154,27 @@ impl Resource {
         self.clean_up(i);
         self.emit(Effect::CloseLink { peer: i });
         self.took_place(Set::Connection(i, ConnectionState::StandAlone));
-        self.connections[i].survivor_insists = false;
+        self.node.connections[i].survivor_insists = false;
     }
 
     pub(crate) fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
         self.took_place(Set::Connection(i, ConnectionState::Connecting));
-        let not_before = self.now + wait;
+        let not_before = self.node.now + wait;
         self.emit(Effect::Connect { peer: i, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
     fn clean_up(&mut self, i: NodeId) {
-        let had_link = self.connections[i].link.take().is_some();
+        let had_link = self.node.connections[i].link.take().is_some();
         if !had_link {
             return;
         }
         self.emit(Effect::CloseLink { peer: i });
-        self.connections[i].session += 1;
-        self.connections[i].pings.lost();
-        for d in self.devices.ids() {
+        self.node.connections[i].session += 1;
+        self.node.connections[i].pings.lost();
+        for d in self.node.devices.ids() {
             self.abandon_resync(i, d);
-            let pd = &mut self.connections[i].peer_devices[d];
+            let pd = &mut self.node.connections[i].peer_devices[d];
             pd.uuids = None;
             pd.sizes = None;
             pd.answers_may_come = false;
@@ -185,13 +186,13 @@ impl Resource {
         self.note_lost_writes(i);
         self.requests_lost_peer(i);
         // What the peer has said of another one is of the past.
-        self.connections[i].survivor = Survivor::default();
-        self.connections[i].left_until = None;
+        self.node.connections[i].survivor = Survivor::default();
+        self.node.connections[i].left_until = None;
         self.close_epoch();
-        if !self.connections.values().any(|c| c.log.owes_barrier()) {
+        if !self.node.connections.values().any(|c| c.log.owes_barrier()) {
             self.epoch.barriers_done();
         }
-        self.connections[i].asked_later = None;
+        self.node.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
         self.positions.forget(i);
         self.answered_for_first_write(i);

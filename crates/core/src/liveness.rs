@@ -8,6 +8,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
 use crate::link_end::endings::LinkEnd;
+use crate::node::Node;
 use crate::pings::{PingNr, PingedPeers};
 use crate::request::under_way::Request;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
@@ -21,7 +22,7 @@ impl Resource {
             LinkDown::Timeout => (Lost::Timeout, "nothing could be sent for too long"),
             LinkDown::Violation => (Lost::ProtocolError, "the peer sent what cannot be understood"),
         };
-        let Some(link) = &self.connections[i].link else { return };
+        let Some(link) = &self.node.connections[i].link else { return };
         if lost == Lost::BrokenPipe && link.phase == Phase::Challenge && link.answered {
             let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
                         both nodes";
@@ -38,11 +39,11 @@ impl Resource {
     /// of two nodes (`docs/spec/connection-and-state.md` 4.2): beside a peer that speaks its dialect there is no other.
     /// Who came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
     pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
-        let others = self.connections.ids().filter(|other| *other != i && self.state.is_connected(*other));
+        let others = self.node.connections.ids().filter(|other| *other != i && self.node.state.is_connected(*other));
         let refused = { others }.find_map(|other| Some((other, self.why_not_beside(i, other)?)));
         let Some((other, why)) = refused else { return false };
-        let met = self.devices.ids().any(|d| self.state.replication(other, d) != Replication::Off);
-        let name = |i: NodeId| &self.connections[i].cfg.peer_name;
+        let met = self.node.devices.ids().any(|d| self.node.state.replication(other, d) != Replication::Off);
+        let name = |i: NodeId| &self.node.connections[i].cfg.peer_name;
         let (name, other) = (name(i), name(other));
         if met {
             let text = format!(
@@ -56,23 +57,13 @@ impl Resource {
         true
     }
 
-    /// Why two peers cannot be connected at the same time, if so.
-    fn why_not_beside(&self, i: NodeId, other: NodeId) -> Option<String> {
-        let both = [i, other].map(|i| &self.connections[i]);
-        if let Some(old) = both.into_iter().find(|c| !c.speaks9()) {
-            return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
-        }
-        let two = both.iter().any(|c| c.cfg.two_primaries);
-        two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
-    }
-
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
     pub(crate) fn forget_refusals(&mut self, i: NodeId) {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
-        if waits && self.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
+        if waits && self.node.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
             self.emit(Effect::CloseLink { peer: i });
-            self.emit(Effect::Connect { peer: i, not_before: self.now, accept_before: false });
+            self.emit(Effect::Connect { peer: i, not_before: self.node.now, accept_before: false });
         }
     }
 
@@ -81,7 +72,7 @@ impl Resource {
     pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
         let text = format!(
             "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
-            self.devices[d].bits_left(i).saturating_mul(4),
+            self.node.devices[d].bits_left(i).saturating_mul(4),
             theirs.saturating_mul(4)
         );
         self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
@@ -89,18 +80,9 @@ impl Resource {
 
     // -- fencing ------------------------------------------------------------------------------------------------------
 
-    fn situation(&self, i: NodeId) -> fencing::Situation {
-        fencing::Situation {
-            policy: self.fencing_policy(),
-            connected: self.state.is_connected(i),
-            best_disk: self.state.volumes.values().map(|v| v.disk).max().unwrap_or(DiskState::Diskless),
-            handler: self.cfg.fence_handler,
-        }
-    }
-
     pub(crate) fn fence_if_due(&mut self, i: NodeId) {
-        let best = self.state.peers[i].best_disk();
-        if fencing::due_after_loss(self.fencing_policy(), self.state.is_primary(), best) {
+        let best = self.node.state.peers[i].best_disk();
+        if fencing::due_after_loss(self.fencing_policy(), self.node.state.is_primary(), best) {
             self.fence(i);
         }
     }
@@ -108,12 +90,12 @@ impl Resource {
     /// Runs `fence-peer` unless it is running already. Without a handler the result is there at once: does the peer
     /// count as fenced?
     pub(crate) fn fence(&mut self, i: NodeId) -> Option<bool> {
-        if self.connections[i].fencing.is_some() {
+        if self.node.connections[i].fencing.is_some() {
             return None;
         }
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
-                self.connections[i].fencing = Some(self.connections[i].session);
+                self.node.connections[i].fencing = Some(self.node.connections[i].session);
                 self.handler("fence-peer", None, Some(i));
                 None
             }
@@ -133,9 +115,9 @@ impl Resource {
 
     /// The handler's answer (spec 8.5).
     pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
-        let begun = self.connections[i].fencing.take();
-        let overtaken = begun != Some(self.connections[i].session) || self.state.is_connected(i);
-        let answer = fencing::after_call(status, &self.situation(i), self.state.peers[i].best_disk(), overtaken);
+        let begun = self.node.connections[i].fencing.take();
+        let overtaken = begun != Some(self.node.connections[i].session) || self.node.state.is_connected(i);
+        let answer = fencing::after_call(status, &self.situation(i), self.node.state.peers[i].best_disk(), overtaken);
         self.note(
             Severity::Info,
             None,
@@ -143,13 +125,13 @@ impl Resource {
             answer.reason.name(),
             format!("fence-peer exit {status}: {}", answer.reason),
         );
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             let mut change = Change::default();
             if let Some(most) = answer.peer_at_most {
-                change.push(Set::PeerDisk(i, d, self.state.peer_disk(i, d).min(most)));
+                change.push(Set::PeerDisk(i, d, self.node.state.peer_disk(i, d).min(most)));
             }
             if let Some(most) = answer.own_at_most
-                && self.state.disk(d) > most
+                && self.node.state.disk(d) > most
             {
                 change.push(Set::Disk(d, most));
             }
@@ -162,9 +144,9 @@ impl Resource {
 
     /// Sends a ping behind all that was sent on the control stream. `None`: there is no link.
     pub(crate) fn send_ping(&mut self, i: NodeId) -> Option<PingNr> {
-        self.connections[i].link.as_ref()?;
+        self.node.connections[i].link.as_ref()?;
         self.send_connection(i, Socket::Control, Packet::Ping);
-        Some(self.connections[i].pings.send(self.now))
+        Some(self.node.connections[i].pings.send(self.node.now))
     }
 
     /// The same to several peers: those who are to answer.
@@ -177,14 +159,14 @@ impl Resource {
     }
 
     pub(crate) fn ping_acked(&mut self, i: NodeId) {
-        self.connections[i].pings.answer();
+        self.node.connections[i].pings.answer();
         self.answered_for_transaction(i);
         self.answered_for_first_write(i);
         self.answered_for_resync(i);
     }
 
     pub(crate) fn ping_due(&mut self, i: NodeId) {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         match c.pings.urgent() {
             None => drop(self.send_ping(i)),
             // Something else was heard: alive (but the answer is still awaited by whoever asked).
@@ -201,22 +183,11 @@ impl Resource {
         self.drop_link(i, Lost::Timeout, "handshake-timeout", text);
     }
 
-    /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
-    /// `timeout`, as for a request; without `ko-count` seven times.
-    pub(crate) fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
-        let waiting = self.devices.iter().filter(|(d, _)| {
-            let answered = self.state.disk(*d) != DiskState::Negotiating;
-            !answered && self.state.replicates(i, *d)
-        });
-        let limit = self.connections[i].patience_with_answers();
-        waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
-    }
-
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
     /// disks anew. But not if that took away the only copy that users have.
     pub(crate) fn attach_unanswered(&mut self, i: NodeId) {
         let Some((_, d)) = self.attach_deadline(i) else { return };
-        if self.state.is_primary() {
+        if self.node.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
             return self.took_place(Set::Disk(d, DiskState::Failed));
@@ -227,41 +198,35 @@ impl Resource {
 
     /// Until when the peer must have answered a change that it was asked to agree to.
     pub(crate) fn change_deadline(&self, i: NodeId) -> Option<Instant> {
-        Some(self.asked_since(i)? + self.connections[i].patience_with_answers())
+        Some(self.asked_since(i)? + self.node.connections[i].patience_with_answers())
     }
 
     /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
     /// late answer from that to the next question.
     pub(crate) fn change_unanswered(&mut self, i: NodeId) {
-        let limit = self.connections[i].patience_with_answers();
+        let limit = self.node.connections[i].patience_with_answers();
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
         self.drop_link(i, Lost::Timeout, "change-unanswered", text);
-    }
-
-    /// Until when a peer that has refused a write must have said what its disk is worth.
-    pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
-        let since = self.connections[i].peer_devices.values().filter_map(|p| p.refuses).min()?;
-        Some(since + self.connections[i].patience_with_answers())
     }
 
     /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
     /// another generation begins, which the peer's disk does not have.
     pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
-        let limit = self.connections[i].patience_with_answers().0 / 1_000_000_000;
+        let limit = self.node.connections[i].patience_with_answers().0 / 1_000_000_000;
         let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
         self.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
     pub(crate) fn check_overdue(&mut self, i: NodeId) {
-        let running = self.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
-        let Some(limit) = self.connections[i].patience().filter(|_| running) else { return };
-        let now = self.now;
-        self.connections[i].overdue_checked = now;
-        let c = &self.connections[i];
+        let running = self.node.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
+        let Some(limit) = self.node.connections[i].patience().filter(|_| running) else { return };
+        let now = self.node.now;
+        self.node.connections[i].overdue_checked = now;
+        let c = &self.node.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
         let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
-        if self.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
+        if self.node.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
             return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
         }
@@ -273,8 +238,46 @@ impl Resource {
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
         let awaits = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.awaits(i));
-        let oldest = self.connections[i].log.unconfirmed().find(|s| awaits(s.request));
+        let oldest = self.node.connections[i].log.unconfirmed().find(|s| awaits(s.request));
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
+    }
+}
+
+impl Node {
+    /// Why two peers cannot be connected at the same time, if so.
+    fn why_not_beside(&self, i: NodeId, other: NodeId) -> Option<String> {
+        let both = [i, other].map(|i| &self.connections[i]);
+        if let Some(old) = both.into_iter().find(|c| !c.speaks9()) {
+            return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
+        }
+        let two = both.iter().any(|c| c.cfg.two_primaries);
+        two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
+    }
+
+    fn situation(&self, i: NodeId) -> fencing::Situation {
+        fencing::Situation {
+            policy: self.fencing_policy(),
+            connected: self.state.is_connected(i),
+            best_disk: self.state.volumes.values().map(|v| v.disk).max().unwrap_or(DiskState::Diskless),
+            handler: self.cfg.fence_handler,
+        }
+    }
+
+    /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
+    /// `timeout`, as for a request; without `ko-count` seven times.
+    pub(crate) fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
+        let waiting = self.devices.iter().filter(|(d, _)| {
+            let answered = self.state.disk(*d) != DiskState::Negotiating;
+            !answered && self.state.replicates(i, *d)
+        });
+        let limit = self.connections[i].patience_with_answers();
+        waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
+    }
+
+    /// Until when a peer that has refused a write must have said what its disk is worth.
+    pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
+        let since = self.connections[i].peer_devices.values().filter_map(|p| p.refuses).min()?;
+        Some(since + self.connections[i].patience_with_answers())
     }
 }
 

@@ -8,7 +8,7 @@ impl Resource {
     /// The peer wrote what it did not send.
     pub(crate) fn peer_out_of_sync(&mut self, i: NodeId, d: VolumeNr, r: wire::BlockRange) {
         let Some(range) = r.range() else { return };
-        let size = self.devices[d].size;
+        let size = self.node.devices[d].size;
         if range.start >= size {
             return;
         }
@@ -19,17 +19,17 @@ impl Resource {
 
     /// Bits for this peer: something of the range may differ.
     pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        let n = self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
+        let n = self.node.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
         self.status_changed |= n > 0;
-        if n > 0 && self.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+        if n > 0 && self.node.connections[i].peer_devices[d].keeps == Keeps::Unheard {
             // The peer will not have meant this.
-            self.connections[i].peer_devices[d].keeps = Keeps::Doubted;
+            self.node.connections[i].peer_devices[d].keeps = Keeps::Doubted;
         }
         n
     }
 
     /// Bits for this peer: the fully covered blocks of the range are equal.
     pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
+        self.node.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
     }
 }

@@ -8,6 +8,7 @@ use crate::api::{DiskError, MetaOp};
 use crate::decide::rules::metadata_flags;
 use crate::decide::view::View;
 use crate::device::{Backing, Device};
+use crate::node::Node;
 use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::request::write::Write;
@@ -100,15 +101,17 @@ impl Resource {
         if !self.knows_strangers(d) {
             return;
         }
-        for slot in 0..self.devices[d].slots() {
+        for slot in 0..self.node.devices[d].slots() {
             if !self.is_slot_of_connected(d, slot)
-                && let Some(b) = &mut self.devices[d].backing
+                && let Some(b) = &mut self.node.devices[d].backing
             {
                 b.set_out_of_sync(slot, range);
             }
         }
     }
+}
 
+impl Node {
     /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
     pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
@@ -140,7 +143,7 @@ impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
     pub(crate) fn md_changed(&mut self, d: VolumeNr) {
         self.chores.mark();
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[d].backing {
             b.writer.wanted += 1;
         }
     }
@@ -148,30 +151,25 @@ impl Resource {
     /// The data generation changed: writes wait until it is on disk.
     pub(crate) fn generation_changed(&mut self, d: VolumeNr) {
         self.md_changed(d);
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[d].backing {
             b.writer.generation = b.writer.wanted;
         }
     }
 
     pub(crate) fn md_in_use(&mut self, d: VolumeNr) {
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[d].backing {
             b.md.mark_in_use();
         }
         self.md_changed(d);
-        self.devices[d].transactions_wait();
+        self.node.devices[d].transactions_wait();
     }
 
     /// All changed bitmap pages shall go to disk.
     pub(crate) fn write_bitmap(&mut self, d: VolumeNr) {
         self.chores.mark();
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[d].backing {
             b.writer.all_pages = true;
         }
-    }
-
-    /// Peers of which the metadata say this.
-    pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
-        self.connections.ids().filter(|i| md.peer(*i).flags.contains(flag)).collect()
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.
@@ -179,7 +177,7 @@ impl Resource {
         self.refresh_flags(d);
         self.pump_bitmap_pages(d);
         self.settle_full_sync(d);
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let Some(b) = &mut dev.backing else { return };
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
             return;
@@ -197,7 +195,7 @@ impl Resource {
     }
 
     fn pump_bitmap_pages(&mut self, d: VolumeNr) {
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         // The superblock's "all differs" goes first.
         let flagged = b.full_sync && b.writer.written < b.writer.wanted;
         if !b.writer.all_pages || flagged {
@@ -237,20 +235,20 @@ impl Resource {
 
     /// The flag "all differs" has done its work when all pages are down.
     fn settle_full_sync(&mut self, d: VolumeNr) {
-        let Some(b) = &self.devices[d].backing else { return };
+        let Some(b) = &self.node.devices[d].backing else { return };
         if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
             return;
         }
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[d].backing {
             b.full_sync = false;
-            self.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
+            self.node.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
             b.writer.wanted += 1;
         }
     }
 
     /// Writes a page that the activity log wants down.
     pub(crate) fn write_bitmap_page(&mut self, d: VolumeNr, page: u64) {
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         let flush = b.dirty.is_cleared(page) && b.flushing.is_needed();
         if b.dirty.take_set(page, page + 1).is_some() {
             self.emit_bitmap_page(d, page, flush);
@@ -261,7 +259,7 @@ impl Resource {
     fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
         self.chores.mark();
         let coming = self.slot_of_source(d);
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let Some(b) = &mut dev.backing else { return };
         if flush {
@@ -276,7 +274,7 @@ impl Resource {
     }
 
     pub(crate) fn bitmap_page_done(&mut self, d: VolumeNr, page: u64, result: Result<(), DiskError>) {
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         b.writer.pages.remove(&page);
         if result.is_err() {
             b.dirty.note_set(page..page + 1);
@@ -289,7 +287,7 @@ impl Resource {
     }
 
     pub(crate) fn superblock_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         let version = b.writer.writing.take().expect("a superblock was being written");
         if result.is_err() {
             return self.meta_error(d, "superblock");
@@ -297,10 +295,10 @@ impl Resource {
         let generation_was_due = b.writer.written < b.writer.generation;
         b.writer.written = version;
         let generation_written = b.writer.written >= b.writer.generation;
-        self.devices[d].recheck_al = true;
+        self.node.devices[d].recheck_al = true;
         if generation_written {
             self.send_due_sync_uuid(d);
-            self.devices[d].first_write_settled();
+            self.node.devices[d].first_write_settled();
         }
         if generation_written && generation_was_due {
             self.finish_held();
@@ -310,36 +308,36 @@ impl Resource {
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
     /// the activity log of a Secondary is not looked at.
     fn keeps_primary_mark(&mut self, d: VolumeNr) -> bool {
-        let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
+        let unlogged = self.node.devices[d].has_flag(DeviceFlags::AL_DISABLED);
         let counts = |w: &Write| w.device == d && (w.holds_al() || unlogged);
-        self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
-            && (self.devices[d].saves_marks()
+        self.node.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
+            && (self.node.devices[d].saves_marks()
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
     }
 
     /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
     /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
     fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
-        self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
-            && (self.devices[d].saves_marks()
+        self.node.devices[d].has_flag(DeviceFlags::AL_DISABLED)
+            && (self.node.devices[d].saves_marks()
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
-                || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
+                || self.node.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
                 || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
-        let crashed = self.devices[d].crashed_primary;
+        let crashed = self.node.devices[d].crashed_primary;
         let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
         let mark = DeviceFlags::PRIMARY_IND;
         let primary =
             self.peers_or_none().any(|i| flags_towards(self, i).0.contains(mark)) || self.keeps_primary_mark(d);
         let (own, _) = flags_towards(self, self.partner(d));
-        let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
+        let logged = self.node.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = !logged || self.keeps_unlogged_mark(d);
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         let Some(b) = &mut dev.backing else { return };
-        if self.state.disk(d) < DiskState::Inconsistent || b.closing_clean {
+        if self.node.state.disk(d) < DiskState::Inconsistent || b.closing_clean {
             return;
         }
         let before = b.md.flags;
@@ -352,11 +350,11 @@ impl Resource {
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
         let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
-        for i in self.connections.ids() {
+        for i in self.node.connections.ids() {
             let (_, said) = flags_towards(self, Some(i));
-            let disk = self.state.peer_disk(i, d);
+            let disk = self.node.state.peer_disk(i, d);
             let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
-            let Some(b) = &mut self.devices[d].backing else { return };
+            let Some(b) = &mut self.node.devices[d].backing else { return };
             let flags = &mut b.md.peer_mut(i).flags;
             if nine && has_disk {
                 // It comes to the disk with what else changes.
@@ -371,16 +369,23 @@ impl Resource {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);
-            self.devices[d].transactions_wait();
-        } else if other_connected && self.connections.members().len() > 1 {
+            self.node.devices[d].transactions_wait();
+        } else if other_connected && self.node.connections.members().len() > 1 {
             // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
             self.generation_changed(d);
         } else if changed {
             self.md_changed(d);
         }
-        if becomes_unlogged && let Some(b) = &mut self.devices[d].backing {
+        if becomes_unlogged && let Some(b) = &mut self.node.devices[d].backing {
             b.writer.unlogged = b.writer.wanted;
         }
+    }
+}
+
+impl Node {
+    /// Peers of which the metadata say this.
+    pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
+        self.connections.ids().filter(|i| md.peer(*i).flags.contains(flag)).collect()
     }
 }
 

@@ -5,57 +5,50 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, DiskOp, IoError};
+use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, Told};
 use units::{NodeId, VolumeNr};
 use wire::{BarrierNr, Packet, Socket};
 
 impl Resource {
-    /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
-    /// as the last epoch had one? To write it durably is one thing to do for the disk, and a flush another (spec 12.4
-    /// #6).
-    pub(crate) fn is_alone_in_epoch(&self, i: NodeId, d: VolumeNr, action: PeerAction) -> bool {
-        let single = self.connections[i].epochs.begins_like_a_single();
-        single && action == PeerAction::Write && self.devices[d].needs_flushes()
-    }
-
     pub(crate) fn leave_epoch(&mut self, i: NodeId, id: u64, told: Told) {
-        self.connections[i].epochs.leave(id, told);
+        self.node.connections[i].epochs.leave(id, told);
         self.finish_epochs(i);
     }
 
     pub(crate) fn peer_barrier(&mut self, i: NodeId, barrier: BarrierNr) {
-        self.connections[i].epochs.close(barrier);
+        self.node.connections[i].epochs.close(barrier);
         self.finish_epochs(i);
     }
 
     /// Confirms the oldest epochs that are closed, written, and flushed.
     fn finish_epochs(&mut self, i: NodeId) {
-        while self.connections[i].epochs.is_ready() && !self.start_epoch_flush(i) {
+        while self.node.connections[i].epochs.is_ready() && !self.start_epoch_flush(i) {
             self.confirm_epoch(i);
         }
     }
 
     fn confirm_epoch(&mut self, i: NodeId) {
-        if let Some(ack) = self.connections[i].epochs.confirm() {
+        if let Some(ack) = self.node.connections[i].epochs.confirm() {
             self.send_connection(i, Socket::Control, Packet::BarrierAck(ack));
         }
     }
 
     /// Flushes the disks that were written to. False if none needs it (write ordering, `docs/spec/...` 1.11).
     fn start_epoch_flush(&mut self, i: NodeId) -> bool {
-        let session = self.connections[i].session;
+        let session = self.node.connections[i].session;
         let flush = |device, mark| Op::EpochFlush { connection: i, device, session, mark };
         let flushes = self.flush_all(flush);
-        self.connections[i].epochs.flushes = flushes;
+        self.node.connections[i].epochs.flushes = flushes;
         flushes > 0
     }
 
     /// Flushes the disks whose caches may hold something. Returns how many.
     pub(crate) fn flush_all(&mut self, op: impl Fn(VolumeNr, u64) -> Op) -> u32 {
         let mut flushes = 0;
-        for d in self.devices.ids() {
-            let dev = &mut self.devices[d];
+        for d in self.node.devices.ids() {
+            let dev = &mut self.node.devices[d];
             // Also a disk that is being given up.
             let wanted = dev.needs_flushes();
             let Some(b) = &mut dev.backing else { continue };
@@ -72,7 +65,7 @@ impl Resource {
         if result.is_err() {
             self.flush_error(d);
         }
-        if self.connections[i].session != session {
+        if self.node.connections[i].session != session {
             return;
         }
         if result.is_err() {
@@ -80,7 +73,7 @@ impl Resource {
             let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "not-durable", text);
         }
-        if self.connections[i].epochs.flush_ended() {
+        if self.node.connections[i].epochs.flush_ended() {
             self.confirm_epoch(i);
             self.finish_epochs(i);
         }
@@ -88,12 +81,22 @@ impl Resource {
 
     /// A disk is let go of without a last flush: what the peer wrote to it, and was told, may be lost.
     pub(crate) fn disown_open_epochs(&mut self, d: VolumeNr) {
-        let unsure = self.devices[d].backing.as_ref().is_some_and(|b| b.flushing.is_needed());
-        for i in self.connections.ids() {
-            if unsure && self.connections[i].epochs.has_writes() {
+        let unsure = self.node.devices[d].backing.as_ref().is_some_and(|b| b.flushing.is_needed());
+        for i in self.node.connections.ids() {
+            if unsure && self.node.connections[i].epochs.has_writes() {
                 let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "not-durable", text);
             }
         }
+    }
+}
+
+impl Node {
+    /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
+    /// as the last epoch had one? To write it durably is one thing to do for the disk, and a flush another (spec 12.4
+    /// #6).
+    pub(crate) fn is_alone_in_epoch(&self, i: NodeId, d: VolumeNr, action: PeerAction) -> bool {
+        let single = self.connections[i].epochs.begins_like_a_single();
+        single && action == PeerAction::Write && self.devices[d].needs_flushes()
     }
 }

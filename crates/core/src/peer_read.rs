@@ -10,16 +10,16 @@ use wire::{BlockData, DiskState, Packet};
 impl Resource {
     pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
         let range = request.range().expect("the decoder checks ranges");
-        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
+        if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("read of {range} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
-        if self.state.disk(d) != DiskState::UpToDate {
+        if self.node.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
         }
-        self.devices[d].read_bytes += range.len().0;
-        self.connections[i].working += range.len().0 + PACKET_COST;
-        let session = self.connections[i].session;
+        self.node.devices[d].read_bytes += range.len().0;
+        self.node.connections[i].working += range.len().0 + PACKET_COST;
+        let session = self.node.connections[i].session;
         let action = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
         self.disk(d, Op::PeerRead { connection: i, device: d, request, session }, action);
     }
@@ -34,11 +34,11 @@ impl Resource {
         data: Segments,
     ) {
         let range = request.range().expect("checked");
-        self.connections[i].working -= range.len().0 + PACKET_COST;
+        self.node.connections[i].working -= range.len().0 + PACKET_COST;
         if let Err(e) = result {
             self.data_error(d, "read", range, e);
         }
-        let c = &self.connections[i];
+        let c = &self.node.connections[i];
         if c.session != session || c.link.is_none() {
             return self.release(data);
         }
@@ -50,7 +50,7 @@ impl Resource {
                     digest: wire::Digest::EMPTY,
                     size: range.len(),
                 };
-                self.connections[i].peer_devices[d].sent_bytes += range.len().0;
+                self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
                 self.send_data(i, d, Packet::DataReply(reply), data.clone());
                 self.release(data);
             }

@@ -10,6 +10,7 @@ use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::device::Device;
 use crate::latency::Stage;
+use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
@@ -24,8 +25,8 @@ impl Resource {
 
     pub(crate) fn peer_trim(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
-        let plain = self.connections[i].has(wire::Features::WRITE_ZEROES);
-        let action = PeerAction::Discard { zeroes: !plain || self.devices[d].zeroes_on_discard() };
+        let plain = self.node.connections[i].has(wire::Features::WRITE_ZEROES);
+        let action = PeerAction::Discard { zeroes: !plain || self.node.devices[d].zeroes_on_discard() };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
@@ -48,12 +49,12 @@ impl Resource {
             self.release(data);
             return self.protocol_error(i, reason, text);
         }
-        flags = flags | self.connections[i].unsaid_flags();
-        self.connections[i].peer_devices[d].saw_seq(seq);
+        flags = flags | self.node.connections[i].unsaid_flags();
+        self.node.connections[i].peer_devices[d].saw_seq(seq);
         self.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
-        let epoch = self.connections[i].epochs.join(told);
-        self.connections[i].peer_devices[d].received_bytes += data.len();
+        let epoch = self.node.connections[i].epochs.join(told);
+        self.node.connections[i].peer_devices[d].received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.release(data);
             self.send_ack(i, d, answer, range, block_id);
@@ -68,12 +69,12 @@ impl Resource {
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
-        let interval = self.devices[d].interval_id();
+        let interval = self.node.devices[d].interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
         self.begin_peer_write(PeerWrite {
             connection: i,
             device: d,
-            session: self.connections[i].session,
+            session: self.node.connections[i].session,
             epoch,
             told,
             action,
@@ -82,39 +83,26 @@ impl Resource {
             block_id,
             flags,
             interval,
-            position: self.connections[i].heard_at.filter(|_| self.in_mesh9()),
+            position: self.node.connections[i].heard_at.filter(|_| self.in_mesh9()),
             al_held: false,
             durable,
-            came: self.connections[i].held.came(),
-            started: self.now,
-            submitted: self.now,
+            came: self.node.connections[i].held.came(),
+            started: self.node.now,
+            submitted: self.node.now,
         });
-    }
-
-    /// May the peer write there now? If not: the reason, and what to tell.
-    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
-        if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
-            let text = format!("write of {range} beyond the device or outside replication");
-            return Err(("write-out-of-place", text));
-        }
-        if self.state.is_primary() && self.state.peers[i].role() != wire::Role::Primary {
-            let text = "a Secondary peer wrote to the data that is in use here".to_owned();
-            return Err(("write-by-secondary", text));
-        }
-        Ok(())
     }
 
     /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
     fn begin_peer_write(&mut self, write: PeerWrite) {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.overtake_answers(i, d, range);
-        self.devices[d].peer_writing.insert(range, write.interval, ());
-        self.connections[i].peer_devices[d].unacked += 1;
-        self.connections[i].working += write.cost();
+        self.node.devices[d].peer_writing.insert(range, write.interval, ());
+        self.node.connections[i].peer_devices[d].unacked += 1;
+        self.node.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
-        let in_mesh = self.in_mesh9() && self.connections[i].speaks9() && !range.is_empty();
+        let in_mesh = self.in_mesh9() && self.node.connections[i].speaks9() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
-        let keeps_bitmap = self.state.peer_disk(i, d) < DiskState::Inconsistent;
+        let keeps_bitmap = self.node.state.peer_disk(i, d) < DiskState::Inconsistent;
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
             self.take_al_for_peer(d, key, range);
@@ -129,7 +117,7 @@ impl Resource {
     pub(crate) fn peer_write_granted(&mut self, key: u64, al_held: bool) {
         let Some(w) = self.peer_writes.get_mut(key) else { return };
         w.al_held = al_held;
-        w.submitted = self.now;
+        w.submitted = self.node.now;
         let (d, sector, len) = (w.device, w.range.start, w.range.len());
         let fua = w.durable;
         let action = match w.action {
@@ -141,7 +129,7 @@ impl Resource {
         if !self.usable(d) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         dev.written_bytes += len.0;
         self.disk(d, Op::PeerWrite(key), action);
     }
@@ -159,20 +147,20 @@ impl Resource {
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
-        self.connections[i].working -= w.cost();
+        self.node.connections[i].working -= w.cost();
         self.application_done(d, w.started, w.range.len());
         self.note_peer_write(&w);
-        self.devices[d].peer_writing.remove(w.range.start, w.interval);
-        self.devices[d].recheck = true;
+        self.node.devices[d].peer_writing.remove(w.range.start, w.interval);
+        self.node.devices[d].recheck = true;
         self.release(std::mem::take(&mut w.data));
-        let here = self.connections[i].session == w.session && self.connections[i].link.is_some();
+        let here = self.node.connections[i].session == w.session && self.node.connections[i].link.is_some();
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
             self.data_error(d, "write", w.range, e);
             self.lacks_peers_write(d);
         }
         if here {
-            self.connections[i].peer_devices[d].unacked -= 1;
+            self.node.connections[i].peer_devices[d].unacked -= 1;
             if result.is_ok() && w.told == Told::ReceivedWhenWritten {
                 self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
             }
@@ -187,16 +175,16 @@ impl Resource {
     }
 
     fn note_peer_write(&mut self, w: &PeerWrite) {
-        let latencies = &mut self.devices[w.device].latencies;
+        let latencies = &mut self.node.devices[w.device].latencies;
         latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
-        latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
-        latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
+        latencies.note(Stage::PeerWriteDisk, self.node.now.since(w.submitted), 1);
+        latencies.note(Stage::PeerWriteTotal, self.node.now.since(w.came), 1);
     }
 
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
     pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
-        self.connections[i].held.link_lost().for_each(|payload| self.release(payload));
-        let c = &mut self.connections[i];
+        self.node.connections[i].held.link_lost().for_each(|payload| self.release(payload));
+        let c = &mut self.node.connections[i];
         c.epochs.link_lost();
         for pd in c.peer_devices.values_mut() {
             pd.unacked = 0;
@@ -206,9 +194,24 @@ impl Resource {
     /// Is something of a link that has ended still on its way to a disk (spec 2.7)?
     pub(crate) fn peers_work_lingers(&self) -> bool {
         let usable = |d: VolumeNr| self.usable(d);
-        let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
+        let over = |w: &PeerWrite| self.node.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
-            || self.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
+            || self.node.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
+    }
+}
+
+impl Node {
+    /// May the peer write there now? If not: the reason, and what to tell.
+    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
+        if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
+            let text = format!("write of {range} beyond the device or outside replication");
+            return Err(("write-out-of-place", text));
+        }
+        if self.state.is_primary() && self.state.peers[i].role() != wire::Role::Primary {
+            let text = "a Secondary peer wrote to the data that is in use here".to_owned();
+            return Err(("write-by-secondary", text));
+        }
+        Ok(())
     }
 }
 

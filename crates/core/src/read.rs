@@ -7,6 +7,7 @@ use crate::decide::routing::{ReadContext, ReadRoute};
 use crate::decide::view::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::node::Node;
 use crate::op::Op;
 use crate::request::read::{PartWaiting, Read, Tried};
 use crate::request::under_way::Request;
@@ -59,7 +60,7 @@ impl Resource {
         tag: Owner,
         (came, tried): (Instant, Tried),
     ) {
-        if !self.devices[d].holds(range) {
+        if !self.node.devices[d].holds(range) {
             return self.end_owner(d, tag, Err(IoError::OutOfRange));
         }
         let remote = match self.read_route(d, range, tried.refused) {
@@ -68,16 +69,25 @@ impl Resource {
             _ => return self.read_nowhere(d, range, data, tag, came),
         };
         // Old peers take less at a time than a disk does.
-        let most = remote.map_or(MAX_DATA, |i| self.connections[i].max_data(d));
+        let most = remote.map_or(MAX_DATA, |i| self.node.connections[i].max_data(d));
         if range.len().0 > most {
             return self.start_in_parts(d, range, &data, tag, (came, tried), most);
         }
-        let read =
-            Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tried, outlived: false };
+        let read = Read {
+            device: d,
+            range,
+            data: data.clone(),
+            tag,
+            came,
+            started: self.node.now,
+            remote,
+            tried,
+            outlived: false,
+        };
         let key = self.requests.insert(Request::Read(read));
         match remote {
             None => {
-                self.devices[d].read_bytes += range.len().0;
+                self.node.devices[d].read_bytes += range.len().0;
                 self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
             }
             Some(i) => self.send_read_request(i, d, key, range),
@@ -87,18 +97,65 @@ impl Resource {
     /// No good copy is within reach: fail, or wait for one if I/O is frozen.
     fn read_nowhere(&mut self, d: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
         match tag {
-            Owner::Tag(tag) if self.state.is_frozen() => {
+            Owner::Tag(tag) if self.node.state.is_frozen() => {
                 let (sector, len) = (range.start, range.len());
                 let request = BlockRequest { tag, volume: d, kind: RequestKind::Read, sector, len, data };
-                self.devices[d].incoming.push_front(Waiting { came, request });
+                self.node.devices[d].incoming.push_front(Waiting { came, request });
             }
-            Owner::Part(_) if self.state.is_frozen() => {
-                self.devices[d].parts_waiting.push(PartWaiting { range, data, owner: tag, came });
+            Owner::Part(_) if self.node.state.is_frozen() => {
+                self.node.devices[d].parts_waiting.push(PartWaiting { range, data, owner: tag, came });
             }
             _ => self.end_owner(d, tag, Err(IoError::Io)),
         }
     }
 
+    pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Read(r)) = self.requests.remove(key) else { return };
+        match result {
+            Ok(()) => {
+                self.application_done(r.device, r.started, r.range.len());
+                self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
+            }
+            Err(e) => {
+                for i in self.node.connections.ids() {
+                    self.mark_out_of_sync(i, r.device, r.range);
+                }
+                self.data_error(r.device, "read", r.range, e);
+                let tried = Tried { times: r.tried.times + 1, ..r.tried };
+                self.retry_read(tried, r);
+            }
+        }
+    }
+
+    /// A read that came and was submitted then has what it wanted.
+    pub(crate) fn end_read(&mut self, d: VolumeNr, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
+        let latencies = &mut self.node.devices[d].latencies;
+        latencies.note(stage, self.node.now.since(started), 1);
+        latencies.note(Stage::ReadTotal, self.node.now.since(came), 1);
+        self.end_owner(d, owner, Ok(()));
+    }
+
+    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is
+    /// anything after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with
+    /// data that those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
+    pub(crate) fn retry_read(&mut self, tried: Tried, r: Read) {
+        if tried.times > RETRIES || r.outlived {
+            return self.end_owner(r.device, r.tag, Err(IoError::Io));
+        }
+        self.start_read(r.device, r.range, r.data, r.tag, (r.came, tried));
+    }
+
+    /// This device was demoted.
+    pub(crate) fn reads_outlive_role(&mut self, d: VolumeNr) {
+        for request in self.requests.values_mut() {
+            if let Request::Read(r) = request {
+                r.outlived |= r.device == d;
+            }
+        }
+    }
+}
+
+impl Node {
     /// The own disk if it will do for any peer, else the first peer that will, preferably one that has not refused.
     fn read_route(&self, d: VolumeNr, range: SectorRange, refused: NodeMask) -> (ReadRoute, Option<NodeId>) {
         let dev = &self.devices[d];
@@ -124,50 +181,5 @@ impl Resource {
             ReadRoute::Nowhere => 3,
         };
         self.peers_or_none().map(route).min_by_key(rank).unwrap_or((ReadRoute::Nowhere, None))
-    }
-
-    pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let Some(Request::Read(r)) = self.requests.remove(key) else { return };
-        match result {
-            Ok(()) => {
-                self.application_done(r.device, r.started, r.range.len());
-                self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
-            }
-            Err(e) => {
-                for i in self.connections.ids() {
-                    self.mark_out_of_sync(i, r.device, r.range);
-                }
-                self.data_error(r.device, "read", r.range, e);
-                let tried = Tried { times: r.tried.times + 1, ..r.tried };
-                self.retry_read(tried, r);
-            }
-        }
-    }
-
-    /// A read that came and was submitted then has what it wanted.
-    pub(crate) fn end_read(&mut self, d: VolumeNr, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
-        let latencies = &mut self.devices[d].latencies;
-        latencies.note(stage, self.now.since(started), 1);
-        latencies.note(Stage::ReadTotal, self.now.since(came), 1);
-        self.end_owner(d, owner, Ok(()));
-    }
-
-    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is
-    /// anything after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with
-    /// data that those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
-    pub(crate) fn retry_read(&mut self, tried: Tried, r: Read) {
-        if tried.times > RETRIES || r.outlived {
-            return self.end_owner(r.device, r.tag, Err(IoError::Io));
-        }
-        self.start_read(r.device, r.range, r.data, r.tag, (r.came, tried));
-    }
-
-    /// This device was demoted.
-    pub(crate) fn reads_outlive_role(&mut self, d: VolumeNr) {
-        for request in self.requests.values_mut() {
-            if let Request::Read(r) = request {
-                r.outlived |= r.device == d;
-            }
-        }
     }
 }

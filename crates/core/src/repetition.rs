@@ -4,6 +4,7 @@
 pub(crate) mod place;
 
 use crate::Resource;
+use crate::node::Node;
 use crate::repetition::place::{Behind, Repetition};
 use crate::request::under_way::Request;
 use crate::request::write::NewWrite;
@@ -20,19 +21,19 @@ impl Resource {
         let behind = open.repeat.unwrap_or(Behind::Nothing);
         let repetition = match open.again {
             Some(repetition) => {
-                self.devices[d].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
+                self.node.devices[d].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
                 repetition
             }
             None => {
                 let al_held = w.leave_al();
-                self.devices[d].repetitions.insert(Repetition { range, al_held, behind })
+                self.node.devices[d].repetitions.insert(Repetition { range, al_held, behind })
             }
         };
-        self.devices[d].writing.remove(range.start, open.interval);
-        self.devices[d].recheck = true;
+        self.node.devices[d].writing.remove(range.start, open.interval);
+        self.node.devices[d].recheck = true;
         let mut again = self.new_write(d, kind, fua, range, open.data, open.owners);
         (again.came, again.again) = (came, Some(repetition));
-        self.devices[d].blocked.push_back(again);
+        self.node.devices[d].blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
         if epoch == self.epoch.number() {
             self.close_epoch();
@@ -40,17 +41,78 @@ impl Resource {
         self.try_finish(key);
     }
 
+    /// A write of the peer has come.
+    pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
+        let writes = &mut self.node.connections[i].peer_devices[d].peer_writes;
+        *writes = writes.wrapping_add(1);
+        self.node.devices[d].recheck |= !self.node.devices[d].repetitions.is_empty();
+    }
+
+    /// A write is over. If it was done again it is known now which copies have it.
+    pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
+        let ended = repetition.and_then(|key| self.node.devices[d].repetitions.remove(key));
+        if let Some(Repetition { range, al_held: true, .. }) = ended {
+            self.release_al(d, range);
+        }
+    }
+
+    /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
+    /// copied.
+    pub(crate) fn give_up_repetition(&mut self, write: &mut NewWrite) {
+        let Some(repetition) = write.again.take() else { return };
+        let d = write.device;
+        hit("conflicts", || "lost: given up".to_owned());
+        for i in self.node.connections.ids() {
+            self.copy_by_resync(i, d, write.range);
+        }
+        self.end_repetition(d, Some(repetition));
+    }
+
+    fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if self.mark_out_of_sync(i, d, range) > 0 {
+            self.node.connections[i].peer_devices[d].repair.wanted(self.node.now);
+            self.chores.mark();
+        }
+    }
+
+    /// The link goes, or the own disk: what is to be done again may never be.
+    pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
+        let ranges: Vec<SectorRange> = self.node.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
+        for range in ranges {
+            hit("conflicts", || "lost: marked".to_owned());
+            self.mark_out_of_sync(i, d, range);
+        }
+    }
+
+    /// The link goes, and nothing more comes by it.
+    pub(crate) fn repetitions_lost_peer(&mut self, i: NodeId, d: VolumeNr) {
+        self.mark_repetitions(i, d);
+        for repetition in self.node.devices[d].repetitions.values_mut() {
+            if matches!(repetition.behind, Behind::Writes { peer, .. } if peer == i) {
+                repetition.behind = Behind::Nothing;
+            }
+        }
+        self.node.devices[d].recheck |= !self.node.devices[d].repetitions.is_empty();
+    }
+
+    /// Others need room in the activity log, perhaps those that what is done again waits for.
+    pub(crate) fn repetitions_leave_al(&mut self, d: VolumeNr) {
+        let held = |r: &mut Repetition| std::mem::take(&mut r.al_held).then_some(r.range);
+        let ranges: Vec<SectorRange> = self.node.devices[d].repetitions.values_mut().filter_map(held).collect();
+        for range in ranges {
+            for i in self.node.connections.ids() {
+                self.copy_by_resync(i, d, range);
+            }
+            self.release_al(d, range);
+        }
+    }
+}
+
+impl Node {
     /// The peer's write that its answer `seq` (P_RETRY_WRITE) is about: of its numbers up to this one, all that were no
     /// answer's were a write's.
     pub(crate) fn writes_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> Behind {
         Behind::Writes { peer: i, count: seq.wrapping_sub(self.connections[i].peer_devices[d].peer_answers) }
-    }
-
-    /// A write of the peer has come.
-    pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
-        let writes = &mut self.connections[i].peer_devices[d].peer_writes;
-        *writes = writes.wrapping_add(1);
-        self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
     }
 
     /// Is something still to come before a write that is done again? What it gave way to may be on its way, behind much
@@ -76,64 +138,5 @@ impl Resource {
             matches!(self.is_behind(d, w), Some(Behind::Writes { peer, .. }) if peer == i) && self.is_to_come(d, w)
         };
         devices.flat_map(|(d, dev)| dev.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
-    }
-
-    /// A write is over. If it was done again it is known now which copies have it.
-    pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
-        let ended = repetition.and_then(|key| self.devices[d].repetitions.remove(key));
-        if let Some(Repetition { range, al_held: true, .. }) = ended {
-            self.release_al(d, range);
-        }
-    }
-
-    /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
-    /// copied.
-    pub(crate) fn give_up_repetition(&mut self, write: &mut NewWrite) {
-        let Some(repetition) = write.again.take() else { return };
-        let d = write.device;
-        hit("conflicts", || "lost: given up".to_owned());
-        for i in self.connections.ids() {
-            self.copy_by_resync(i, d, write.range);
-        }
-        self.end_repetition(d, Some(repetition));
-    }
-
-    fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if self.mark_out_of_sync(i, d, range) > 0 {
-            self.connections[i].peer_devices[d].repair.wanted(self.now);
-            self.chores.mark();
-        }
-    }
-
-    /// The link goes, or the own disk: what is to be done again may never be.
-    pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
-        let ranges: Vec<SectorRange> = self.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
-        for range in ranges {
-            hit("conflicts", || "lost: marked".to_owned());
-            self.mark_out_of_sync(i, d, range);
-        }
-    }
-
-    /// The link goes, and nothing more comes by it.
-    pub(crate) fn repetitions_lost_peer(&mut self, i: NodeId, d: VolumeNr) {
-        self.mark_repetitions(i, d);
-        for repetition in self.devices[d].repetitions.values_mut() {
-            if matches!(repetition.behind, Behind::Writes { peer, .. } if peer == i) {
-                repetition.behind = Behind::Nothing;
-            }
-        }
-        self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
-    }
-
-    /// Others need room in the activity log, perhaps those that what is done again waits for.
-    pub(crate) fn repetitions_leave_al(&mut self, d: VolumeNr) {
-        let held = |r: &mut Repetition| std::mem::take(&mut r.al_held).then_some(r.range);
-        let ranges: Vec<SectorRange> = self.devices[d].repetitions.values_mut().filter_map(held).collect();
-        for range in ranges {
-            for i in self.connections.ids() {
-                self.copy_by_resync(i, d, range);
-            }
-            self.release_al(d, range);
-        }
     }
 }

@@ -7,6 +7,7 @@ use crate::config::Protocol;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
+use crate::node::Node;
 use crate::repetition::place::Behind;
 use crate::request::legs::{Acked, Wanted};
 use crate::request::read::Tried;
@@ -37,7 +38,7 @@ impl Resource {
 
     /// Is there a link, which need not end?
     fn can_send(&self, i: NodeId) -> bool {
-        self.connections[i].link.is_some() && !self.endings.concern(i)
+        self.node.connections[i].link.is_some() && !self.endings.concern(i)
     }
 
     /// Appends a packet about the whole connection.
@@ -54,12 +55,12 @@ impl Resource {
         let (epoch, position, sole) = (w.submitted.epoch, w.submitted.position, w.submitted.sole);
         self.enter_epoch(i, epoch);
         self.announce_position(i, position, range.len());
-        let c = &mut self.connections[i];
-        c.log.sent(key, self.now);
+        let c = &mut self.node.connections[i];
+        c.log.sent(key, self.node.now);
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
         // What nobody else has must survive the peer's loss of power: nothing here could send it again.
         let durable = fua || sole;
-        let flags = write_flags(c.version(), protocol, self.state.replication(i, d), durable);
+        let flags = write_flags(c.version(), protocol, self.node.state.replication(i, d), durable);
         // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
         // covers.
         let zeroes = c.has(Features::WRITE_ZEROES);
@@ -99,7 +100,7 @@ impl Resource {
 
     /// A barrier between the writes sent last and those of another epoch.
     fn enter_epoch(&mut self, i: NodeId, epoch: u32) {
-        if let Some(old) = self.connections[i].log.enter(epoch, self.now) {
+        if let Some(old) = self.node.connections[i].log.enter(epoch, self.node.now) {
             self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
         }
     }
@@ -107,7 +108,7 @@ impl Resource {
     /// Sends the barriers of closed epochs that no further write has carried along in time.
     pub(crate) fn send_late_barriers(&mut self) {
         let pressed = |dev: &Device| dev.al_queue.is_starved();
-        if self.epoch.barriers_due().is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
+        if self.epoch.barriers_due().is_some_and(|at| at <= self.node.now) || self.node.devices.values().any(pressed) {
             self.send_due_barriers();
         }
     }
@@ -115,8 +116,8 @@ impl Resource {
     /// Sends the barriers of closed epochs.
     pub(crate) fn send_due_barriers(&mut self) {
         if self.epoch.barriers_done() {
-            for i in self.connections.ids() {
-                if self.connections[i].log.owes_barrier() {
+            for i in self.node.connections.ids() {
+                if self.node.connections[i].log.owes_barrier() {
                     self.enter_epoch(i, self.epoch.number());
                 }
             }
@@ -151,20 +152,20 @@ impl Resource {
         };
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.counts_for_bits();
-        let (range, took, n) = (w.range, self.now.since(w.submitted.at), w.owners());
-        self.devices[d].latencies.note(Stage::WritePeer, took, n);
+        let (range, took, n) = (w.range, self.node.now.since(w.submitted.at), w.owners());
+        self.node.devices[d].latencies.note(Stage::WritePeer, took, n);
         if late {
             self.clear_out_of_sync(i, d, range);
         }
-        self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
+        self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         self.try_finish(key);
     }
 
     /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes,
     /// or another peer is not.
     pub(crate) fn bits_confirmed(&self, i: NodeId, d: VolumeNr) -> u64 {
-        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
-        let began = self.connections[i].peer_devices[d].resync.started;
+        let Some((b, slot)) = self.node.devices[d].bitmap(i) else { return 0 };
+        let began = self.node.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
             let now = w.legs.is_in_sync(i) && began.is_some_and(|began| w.submitted.at >= began);
             let open = match w.local() {
@@ -182,7 +183,7 @@ impl Resource {
     /// A write to these blocks is being submitted, and not sent to these peers: what they say of older ones does not
     /// count for their bits. Who gets it says itself what became of it, after that.
     pub(crate) fn supersede_unconfirmed(&mut self, d: VolumeNr, range: SectorRange, data_to: NodeMask) {
-        for (i, c) in self.connections.iter() {
+        for (i, c) in self.node.connections.iter() {
             if data_to.contains(i) {
                 continue;
             }
@@ -222,11 +223,11 @@ impl Resource {
             return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
         if self.is_to_say_why(i, d, key) {
-            self.connections[i].peer_devices[d].refuses.get_or_insert(self.now);
+            self.node.connections[i].peer_devices[d].refuses.get_or_insert(self.node.now);
         }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             let ends_wait = w.legs.refused(i);
-            self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
+            self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         }
         self.try_finish(key);
     }
@@ -236,8 +237,8 @@ impl Resource {
     /// and has the write: the other one, without it, must not count as good beside it, and the peer may not know.
     fn peer_spared_its_disk(&self, i: NodeId, d: VolumeNr, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let both_good =
-            self.state.disk(d) == wire::DiskState::UpToDate && self.state.peer_disk(i, d) == wire::DiskState::UpToDate;
+        let both_good = self.node.state.disk(d) == wire::DiskState::UpToDate
+            && self.node.state.peer_disk(i, d) == wire::DiskState::UpToDate;
         w.submitted.sole && w.is_open() && w.local() != Local::None && both_good
     }
 
@@ -247,30 +248,26 @@ impl Resource {
         // A discard that fails is marked, and the disk stays good.
         let says = |w: &Write| !w.submitted.sole && w.kind == WriteKind::Data;
         let says = matches!(self.requests.get(key), Some(Request::Write(w)) if says(w));
-        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
-        says && good && self.connections[i].speaks9() && self.state.replication(i, d) == Replication::Established
-    }
-
-    /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
-    /// crash of both: it waits for the peer's word, with which another one begins.
-    pub(crate) fn awaits_why_refused(&self, d: VolumeNr) -> bool {
-        self.connections.values().any(|c| c.peer_devices[d].refuses.is_some())
+        let good = self.node.state.worst_disk(i, d) == wire::DiskState::UpToDate;
+        says && good
+            && self.node.connections[i].speaks9()
+            && self.node.state.replication(i, d) == Replication::Established
     }
 
     /// That has come, or does not any more.
     pub(crate) fn heard_why_refused(&mut self, i: NodeId, d: VolumeNr) {
-        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
-        if good && self.state.replicates(i, d) {
+        let good = self.node.state.worst_disk(i, d) == wire::DiskState::UpToDate;
+        if good && self.node.state.replicates(i, d) {
             return;
         }
-        if self.connections[i].peer_devices[d].refuses.take().is_some() {
+        if self.node.connections[i].peer_devices[d].refuses.take().is_some() {
             self.finish_held();
         }
     }
 
     /// Are writes on their way to the peer that the disk here did not get?
     pub(crate) fn writes_elsewhere(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut sent = self.connections[i].log.unconfirmed().map(|sent| self.requests.get(sent.request));
+        let mut sent = self.node.connections[i].log.unconfirmed().map(|sent| self.requests.get(sent.request));
         let lacked = |local| matches!(local, Local::None | Local::Failed(_));
         sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && w.is_open() && lacked(w.local())))
     }
@@ -280,7 +277,7 @@ impl Resource {
     /// So may what is kept frozen for it: I/O thaws when all volumes are connected, which may be after this.
     pub(crate) fn account_for_sent(&mut self, i: NodeId, d: VolumeNr) {
         let mut open = Vec::new();
-        let c = &self.connections[i];
+        let c = &self.node.connections[i];
         let kept = c.log.kept();
         for key in c.log.unconfirmed().map(|sent| sent.request).chain(kept) {
             if let Some(Request::Write(w)) = self.requests.get_mut(key)
@@ -298,22 +295,22 @@ impl Resource {
     /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
     /// not there any more, users have seen more than any copy within reach has.
     fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
-        let bad = self.state.disk(d) < wire::DiskState::UpToDate;
-        self.devices[d].peer_outrun |= completed && bad;
+        let bad = self.node.state.disk(d) < wire::DiskState::UpToDate;
+        self.node.devices[d].peer_outrun |= completed && bad;
     }
 
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
     fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
         self.note_missing_on_peer(d, completed);
-        self.devices[d].peer_refused |= self.state.disk(d) == wire::DiskState::UpToDate;
+        self.node.devices[d].peer_refused |= self.node.state.disk(d) == wire::DiskState::UpToDate;
     }
 
     /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
     /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
     /// ended a resync unnoticed has this generation, too.
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
-        let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
-        let dev = &mut self.devices[d];
+        let marked = self.node.connections.ids().any(|i| self.node.devices[d].bits_left(i) > 0);
+        let dev = &mut self.node.devices[d];
         let refused = std::mem::take(&mut dev.peer_refused);
         dev.peer_outrun |= marked && (refused || alone);
     }
@@ -321,7 +318,7 @@ impl Resource {
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
     /// the other stream, may come too late to say what this one lacks.
     pub(crate) fn note_unconfirmed_missing(&mut self, i: NodeId, d: VolumeNr) {
-        let unsure = self.connections[i].log.unconfirmed().any(|sent| {
+        let unsure = self.node.connections[i].log.unconfirmed().any(|sent| {
             matches!(self.requests.get(sent.request), Some(Request::Write(w))
                 if w.device == d && !w.is_open() && !w.submitted.sole)
         });
@@ -343,7 +340,7 @@ impl Resource {
             w.repeat(behind);
         }
         hit("conflicts", || "lost: repeated".to_owned());
-        self.connections[i].peer_devices[d].pending -= 1;
+        self.node.connections[i].peer_devices[d].pending -= 1;
         self.try_finish(key);
     }
 
@@ -355,7 +352,7 @@ impl Resource {
     /// P_BARRIER_ACK (spec 1.9, strict).
     pub(crate) fn barrier_acked(&mut self, i: NodeId, ack: &BarrierAck) {
         let epoch = ack.barrier.0;
-        let count = match self.connections[i].log.acknowledged(epoch, ack.set_size) {
+        let count = match self.node.connections[i].log.acknowledged(epoch, ack.set_size) {
             Ok(count) => count,
             Err(expected) => {
                 let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
@@ -363,11 +360,11 @@ impl Resource {
             }
         };
         for _ in 0..count {
-            let key = self.connections[i].log.take_oldest().expect("counted");
+            let key = self.node.connections[i].log.take_oldest().expect("counted");
             if let Some(Request::Write(w)) = self.requests.get_mut(key) {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
                 let ends_wait = w.legs.confirmed(i, w.submitted.sole);
-                let pd = &mut self.connections[i].peer_devices[d];
+                let pd = &mut self.node.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
                 pd.pending -= u32::from(ends_wait);
                 self.note_drained(i, d);
@@ -381,7 +378,7 @@ impl Resource {
 
     pub(crate) fn send_read_request(&mut self, i: NodeId, d: VolumeNr, key: u64, range: SectorRange) {
         self.enter_epoch(i, self.epoch.number());
-        self.connections[i].peer_devices[d].pending += 1;
+        self.node.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
         self.send(i, Socket::Data, d, Packet::DataRequest(request));
     }
@@ -395,7 +392,7 @@ impl Resource {
             return self.protocol_error(i, "unknown-answer", format!("data for an unknown read at {}", reply.sector));
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
-        let pd = &mut self.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[i].peer_devices[d];
         pd.pending -= 1;
         pd.received_bytes += r.range.len().0;
         self.emit(Effect::Deliver { from: data, to: r.data });
@@ -409,7 +406,7 @@ impl Resource {
             return self.unknown_answer(i, ack);
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
-        self.connections[i].peer_devices[d].pending -= 1;
+        self.node.connections[i].peer_devices[d].pending -= 1;
         let mut tried = Tried { times: r.tried.times + 1, ..r.tried };
         tried.refused.insert(i);
         self.retry_read(tried, r);
@@ -420,11 +417,11 @@ impl Resource {
     /// Every request that waits for this peer goes on without it, unless I/O is frozen: then B and C writes keep
     /// waiting for it to come back (spec 1.12, 1.13).
     pub(crate) fn requests_lost_peer(&mut self, i: NodeId) {
-        let frozen = self.state.is_frozen();
-        let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
-        self.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
-        let log = self.connections[i].log.link_lost();
-        for pd in self.connections[i].peer_devices.values_mut() {
+        let frozen = self.node.state.is_frozen();
+        let waits_for_peer = self.node.connections[i].cfg.protocol != Protocol::A;
+        self.node.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
+        let log = self.node.connections[i].log.link_lost();
+        for pd in self.node.connections[i].peer_devices.values_mut() {
             pd.pending = 0;
             pd.sectors_in_flight = 0;
             pd.caught_up = None;
@@ -437,7 +434,7 @@ impl Resource {
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
             // What it had acknowledged needs no second sending when it returns.
             if frozen && w.legs.kept(i, waits_for_peer) {
-                self.connections[i].log.keep(sent.request);
+                self.node.connections[i].log.keep(sent.request);
                 continue;
             }
             self.lost_on_peer(i, sent.request);
@@ -459,7 +456,7 @@ impl Resource {
     /// Does the transfer log keep writes that the peer, on the connection before, had acknowledged, and no barrier
     /// acknowledgement has confirmed? They are not sent again.
     pub(crate) fn acknowledged_before(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut kept = self.connections[i].log.kept().map(|key| self.requests.get(key));
+        let mut kept = self.node.connections[i].log.kept().map(|key| self.requests.get(key));
         kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.legs.awaits(i)))
     }
 
@@ -470,7 +467,7 @@ impl Resource {
         let accounted = w.legs.lost(i);
         let (d, range) = (w.device, w.range);
         // Where no generation begins for it, as I/O was frozen, nothing but the marks tells of it.
-        self.connections[i].peer_devices[d].write_failed |= !w.is_open();
+        self.node.connections[i].peer_devices[d].write_failed |= !w.is_open();
         if !accounted {
             self.mark_out_of_sync(i, d, range);
         }
@@ -480,7 +477,7 @@ impl Resource {
     /// I/O thaws: what was kept while it was frozen, and is not complete, goes again to wherever the state says by now
     /// (spec 1.13).
     pub(crate) fn restart_frozen(&mut self, i: NodeId) {
-        for key in self.connections[i].log.take_kept() {
+        for key in self.node.connections[i].log.take_kept() {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
             w.repeat(Behind::Nothing);
             self.lost_on_peer(i, key);
@@ -489,9 +486,17 @@ impl Resource {
 
     /// I/O goes on without the peer: what was kept for it counts as lost.
     pub(crate) fn give_up_frozen(&mut self, i: NodeId) {
-        for key in self.connections[i].log.take_kept() {
+        for key in self.node.connections[i].log.take_kept() {
             self.lost_on_peer(i, key);
         }
+    }
+}
+
+impl Node {
+    /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
+    /// crash of both: it waits for the peer's word, with which another one begins.
+    pub(crate) fn awaits_why_refused(&self, d: VolumeNr) -> bool {
+        self.connections.values().any(|c| c.peer_devices[d].refuses.is_some())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::node::Node;
 use crate::op::Op;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
@@ -28,22 +29,432 @@ use write::{Open, Submitted};
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        !self.requests.is_empty() || self.devices.values().any(|d| d.upper_pending > 0)
+        !self.requests.is_empty() || self.node.devices.values().any(|d| d.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
         let d = req.volume;
-        if !self.devices.contains(d) {
+        if !self.node.devices.contains(d) {
             return self.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         }
-        self.devices[d].upper_pending += 1;
+        self.node.devices[d].upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
         }
-        self.devices[d].incoming.push_back(Waiting { came: self.now, request: req });
+        self.node.devices[d].incoming.push_back(Waiting { came: self.node.now, request: req });
     }
 
+    /// Moves what can go on: called once a turn, and whenever something was released.
+    pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
+        if !self.node.state.is_primary() {
+            return self.serve_readers(d);
+        }
+        self.begin_first_write(d);
+        if !self.may_start_io(d) {
+            return;
+        }
+        if std::mem::take(&mut self.node.devices[d].recheck) {
+            // Who must go on waiting is queued again behind the others.
+            for _ in 0..self.node.devices[d].blocked.len() {
+                let Some(write) = self.node.devices[d].blocked.pop_front() else { break };
+                self.admit(d, write);
+            }
+        }
+        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+            self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
+        }
+        let dev = &mut self.node.devices[d];
+        dev.merging.bring_neighbours_together(&mut dev.incoming);
+        while let Some(next) = self.node.devices[d].incoming.pop_front() {
+            match next.request.kind {
+                RequestKind::Read => self.start_reads(d, next),
+                RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
+                _ => self.start_write(d, next),
+            }
+            if !self.may_start_io(d) {
+                break;
+            }
+        }
+        self.pump_al(d);
+    }
+
+    /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
+    fn serve_readers(&mut self, d: VolumeNr) {
+        let may = self.may_be_read(d);
+        let incoming = std::mem::take(&mut self.node.devices[d].incoming);
+        let (reads, others): (VecDeque<_>, _) =
+            incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
+        self.node.devices[d].incoming = others;
+        self.refuse_waiting(d);
+        reads.into_iter().for_each(|read| self.start_reads(d, read));
+    }
+
+    /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
+    pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
+        for waiting in std::mem::take(&mut self.node.devices[d].incoming) {
+            self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
+        }
+        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+            self.end_owner(d, part.owner, Err(IoError::NotPrimary));
+        }
+        for mut write in std::mem::take(&mut self.node.devices[d].blocked) {
+            self.give_up_repetition(&mut write);
+            for owner in write.owners.into_iter() {
+                self.end_owner(d, owner, Err(IoError::NotPrimary));
+            }
+        }
+    }
+
+    /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
+    pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
+        let dev = &self.node.devices[d];
+        let waits = self.peers_or_none().any(|i| {
+            let version = i.map_or(u32::MAX, |i| self.node.connections[i].version());
+            matches!(routing::admit(&View::of(&self.node.state, i, d), version), Admission::Wait(_))
+        });
+        let generation =
+            dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
+        !waits && !generation && !self.awaits_target(d) && dev.leaving.is_none() && !self.gives_up_copy(d)
+    }
+
+    // -- writes ------------------------------------------------------------------------------------------------------
+
+    fn start_write(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
+        let (kind, fua) = match req.kind {
+            RequestKind::Write { fua } => (WriteKind::Data, fua),
+            RequestKind::Discard => (WriteKind::Discard, false),
+            RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
+            RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
+        };
+        let limit = self.longest(d, kind);
+        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
+        let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
+        write.came = came;
+        if range.len().0 > limit {
+            return self.split_write(d, write, limit);
+        }
+        if kind == WriteKind::Data {
+            self.node.devices[d].merge_followers(&mut write, limit);
+        }
+        self.admit(d, write);
+    }
+
+    /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
+    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
+        let dev = &self.node.devices[d];
+        let own = dev.writing.overlapping(write.range).next().is_some();
+        let resync = dev.resyncing.overlapping(write.range).next().is_some();
+        if own
+            || resync
+            || self.is_to_come(d, &write)
+            || dev.peer_writing.overlapping(write.range).next().is_some()
+            || self.follows_waiting(d, write.range)
+        {
+            self.node.devices[d].blocked.push_back(write);
+            return;
+        }
+        let dev = &mut self.node.devices[d];
+        write.admitted = self.node.now;
+        write.interval = dev.interval_id();
+        dev.writing.insert(write.range, write.interval, ());
+        self.take_al(d, write);
+    }
+
+    /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
+    pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
+        let d = write.device;
+        let frozen = self.node.state.is_frozen();
+        if !frozen {
+            // It may begin a generation.
+            self.node.connections.ids().for_each(|i| self.check_congestion(i, d));
+        }
+        if frozen
+            || self.gives_up_copy(d)
+            || self.node.devices[d].generation_in_flight()
+            || self.node.devices[d].first_write != FirstWrite::Nothing
+            || self.node.devices[d].peer_writing.overlapping(write.range).next().is_some()
+        {
+            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
+            // generation began or is due, or the other Primary wrote there.
+            return self.put_back(write);
+        }
+        if !self.node.state.is_primary() {
+            // I/O was frozen when the node was demoted: what had not begun does not begin any more.
+            return self.fail_write(write, IoError::NotPrimary);
+        }
+        let limit = self.longest(d, write.kind);
+        if write.range.len().0 > limit {
+            // It waited, and meanwhile a peer came that takes less at a time.
+            self.leave(&mut write);
+            return self.split_write(d, write, limit);
+        }
+        let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
+        let good = self.node.state.disk(d) == DiskState::UpToDate;
+        let any_good = (good || self.node.state.good_peers(d).next().is_some()) && !self.lacks_own_copy9(d);
+        // The device may have shrunk while the write waited: what lies behind it is metadata.
+        if !self.node.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
+            return self.fail_write(write, IoError::Io);
+        }
+        let untold = |i: NodeId| !self.node.connections[i].takes_discards();
+        if write.kind != WriteKind::Data && data_to.into_iter().any(untold) {
+            // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
+            // lack it. Whoever asks writes zeroes instead.
+            return self.fail_write(write, IoError::NotSupported);
+        }
+        let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
+        let position = self.positions.next(range.len());
+        let submitted = Submitted { at: self.node.now, epoch: self.epoch.number(), position, sole };
+        self.note_waits(&write);
+        let max_epoch = self.smallest_max_epoch();
+        if !data_to.is_empty() {
+            self.epoch.note_write();
+        }
+        self.audit_routes(d, data_to);
+        self.supersede_unconfirmed(d, range, data_to);
+        let unsent = self.node.connections.members().without(data_to);
+        let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));
+        for i in self.node.connections.ids() {
+            if data_to.contains(i) {
+                self.send_write(i, d, key);
+            } else if notice_to.contains(i) {
+                self.send_out_of_sync(i, d, key);
+            } else {
+                // At once: bitmaps may be exchanged before the disk has answered.
+                self.mark_out_of_sync(i, d, range);
+            }
+        }
+        // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
+        // discard, nothing else that it is durable there.
+        let version = self.smallest_version();
+        let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
+        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
+        if self.epoch.writes() >= max_epoch || mute {
+            self.close_epoch();
+        }
+        if local {
+            self.submit_local(d, key);
+        }
+        self.try_finish(key);
+    }
+
+    fn note_waits(&mut self, write: &NewWrite) {
+        let now = self.node.now;
+        let (latencies, n) = (&mut self.node.devices[write.device].latencies, write.owners.count());
+        latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
+        latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
+    }
+
+    fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
+        let d = write.device;
+        self.give_up_repetition(&mut write);
+        self.leave(&mut write);
+        for owner in write.owners.into_iter() {
+            self.end_owner(d, owner, Err(error));
+        }
+    }
+
+    /// Back to those that wait for admission.
+    fn put_back(&mut self, mut write: NewWrite) {
+        self.leave(&mut write);
+        self.node.devices[write.device].blocked.push_back(write);
+    }
+
+    /// A write that was admitted goes no further.
+    pub(crate) fn leave(&mut self, write: &mut NewWrite) {
+        let d = write.device;
+        if std::mem::take(&mut write.al_held) {
+            self.release_al(d, write.range);
+        }
+        self.node.devices[d].writing.remove(write.range.start, write.interval);
+        self.node.devices[d].recheck = true;
+    }
+
+    fn submit_local(&mut self, d: VolumeNr, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        w.disk_begins();
+        let (sector, len) = (w.range.start, w.range.len());
+        let garbage = self.node.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
+        let action = match w.kind {
+            WriteKind::Data => DiskOp::Write { sector, data: w.data(), fua: w.fua },
+            // Both copies must read the same afterwards, also where the disk does not promise zeroes.
+            WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
+            WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
+        };
+        let dev = &mut self.node.devices[d];
+        dev.written_bytes += len.0;
+        self.disk(d, Op::LocalWrite(key), action);
+    }
+
+    pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let usable = self.usable(w.device);
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (d, kind, range) = (w.device, w.kind, w.range);
+        let (took, n) = (self.node.now.since(w.submitted.at), w.owners());
+        if result.is_err() && kind == WriteKind::Discard && usable {
+            // Both copies must read the same afterwards: what cannot be given back is overwritten.
+            w.kind = WriteKind::Zeroes { unmap: false };
+            return self.submit_local(d, key);
+        }
+        self.node.devices[d].latencies.note(Stage::WriteDisk, took, n);
+        w.disk_ends(result);
+        if let Err(e) = result {
+            for i in self.node.connections.ids() {
+                self.mark_out_of_sync(i, d, range);
+            }
+            self.data_error(d, "write", range, e);
+        }
+        self.try_finish(key);
+    }
+
+    /// A peer answered, or will never: completes and retires what can be.
+    pub(crate) fn try_finish(&mut self, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let here = w.local() != Local::Pending;
+        let there = !w.legs.awaits_any();
+        if w.is_open() && here && there {
+            let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
+            let lacked = matches!(w.local(), Local::Failed(_));
+            // Or a peer was lost that may lack it, and has the generation that the others have, too.
+            let missing = w.legs.somebody_lacks();
+            let undecided = alone && self.generation_undecided(d);
+            let unheard = missing && self.awaits_why_refused(d);
+            if (alone || lacked || missing) && self.node.devices[d].generation_in_flight() || undecided || unheard {
+                // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
+                // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
+                return;
+            }
+            if repeat || self.overtaken_by_disk_loss(key) {
+                return self.start_again(key);
+            }
+            self.complete_write(key);
+        }
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        if w.is_over() {
+            self.retire_write(key);
+        }
+    }
+
+    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
+    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
+    /// once more, behind the news, and the peer writes it in a generation of its own.
+    fn overtaken_by_disk_loss(&self, key: u64) -> bool {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
+        let gone = self.node.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
+        let sent_before = gone && !w.submitted.sole;
+        let mut serving = self.node.state.good_peers(w.device).filter(|i| self.node.state.replicates(*i, w.device));
+        sent_before && serving.any(|i| w.legs.has(i))
+    }
+
+    /// What kept writes from being completed is gone.
+    pub(crate) fn finish_held(&mut self) {
+        let open = |r: &Request| matches!(r, Request::Write(w) if w.is_open());
+        let held: Vec<u64> = self.requests.iter().filter(|(_, r)| open(r)).map(|(k, _)| k).collect();
+        for key in held {
+            self.try_finish(key);
+        }
+    }
+
+    fn complete_write(&mut self, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
+        if w.submitted.epoch == self.epoch.number() {
+            self.close_epoch();
+        }
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
+        let (came, began) = (w.came, w.submitted.at);
+        // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
+        let own_good = self.node.state.disk(d) == DiskState::UpToDate;
+        let peer_has = self.node.state.good_peers(d).any(|i| w.legs.has(i));
+        let result = match local {
+            Local::Ok if own_good => Ok(()),
+            // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
+            Local::Failed(e) if own_good => Err(e),
+            _ if peer_has => Ok(()),
+            Local::Failed(e) => Err(e),
+            Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
+        };
+        let elsewhere = result.is_ok() && local != Local::Ok;
+        if result.is_err() {
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].write_failed = true);
+        }
+        let Open { data, owners, interval, again, .. } = open;
+        let took = self.node.now.since(came);
+        self.node.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
+        self.node.devices[d].merging.keep_pieces(data);
+        self.application_done(d, began, range.len());
+        self.node.devices[d].outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
+        if local == Local::Ok {
+            // Later a newer write may have marked these blocks again.
+            self.clear_where_in_sync(key, d, range);
+        }
+        self.node.devices[d].writing.remove(range.start, interval);
+        self.node.devices[d].recheck = true;
+        self.end_repetition(d, again);
+        match owners {
+            Owners::One(owner) => self.end_owner(d, owner, result),
+            Owners::Many(mut all) => {
+                all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
+                self.node.devices[d].merging.keep_owners(all);
+            }
+        }
+    }
+
+    /// The own disk has a write, and so have the peers that have cleared their bits.
+    fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
+        for i in self.node.connections.ids() {
+            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
+                self.clear_out_of_sync(i, d, range);
+            }
+        }
+    }
+
+    /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
+    fn retire_write(&mut self, key: u64) {
+        let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
+        let (d, here) = (w.device, w.local() == Local::Ok);
+        // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
+        let in_mesh = self.in_mesh9();
+        for i in self.node.connections.ids() {
+            let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
+            // What the own disk did not get it may have got from the peer since.
+            if !known || !here && !w.legs.is_accounted(i) {
+                self.mark_out_of_sync(i, d, w.range);
+            }
+        }
+        if w.leave_al() {
+            self.release_al(d, w.range);
+        }
+        if w.legs.was_sent() {
+            let mut holders = w.legs.holders();
+            if here {
+                holders.insert(self.node.cfg.node);
+            }
+            self.write_is_settled(w.submitted.position, holders);
+        }
+    }
+
+    /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
+    pub(crate) fn close_epoch(&mut self) {
+        self.epoch.close(self.node.now);
+    }
+
+    // -- the end of requests ------------------------------------------------------------------------------------------
+
+    pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
+        match owner {
+            Owner::Tag(tag) => {
+                self.node.devices[d].upper_pending -= 1;
+                self.emit(Effect::Complete { tag, result });
+            }
+            Owner::Part(key) => self.end_part(d, key, result),
+        }
+    }
+}
+
+impl Node {
     fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
         let dev = &self.devices[d];
         let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(d));
@@ -69,107 +480,12 @@ impl Resource {
         Ok(())
     }
 
-    /// Moves what can go on: called once a turn, and whenever something was released.
-    pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
-        if !self.state.is_primary() {
-            return self.serve_readers(d);
-        }
-        self.begin_first_write(d);
-        if !self.may_start_io(d) {
-            return;
-        }
-        if std::mem::take(&mut self.devices[d].recheck) {
-            // Who must go on waiting is queued again behind the others.
-            for _ in 0..self.devices[d].blocked.len() {
-                let Some(write) = self.devices[d].blocked.pop_front() else { break };
-                self.admit(d, write);
-            }
-        }
-        for part in std::mem::take(&mut self.devices[d].parts_waiting) {
-            self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
-        }
-        let dev = &mut self.devices[d];
-        dev.merging.bring_neighbours_together(&mut dev.incoming);
-        while let Some(next) = self.devices[d].incoming.pop_front() {
-            match next.request.kind {
-                RequestKind::Read => self.start_reads(d, next),
-                RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
-                _ => self.start_write(d, next),
-            }
-            if !self.may_start_io(d) {
-                break;
-            }
-        }
-        self.pump_al(d);
-    }
-
     /// May a Secondary's device be read (`docs/spec/connection-and-state.md` 8.3)? Only while nobody writes: a copy
     /// that changes under its reader is of no use.
     fn may_be_read(&self, d: VolumeNr) -> bool {
         let on_peer = self.connections.ids().any(|i| self.state.peer_disk(i, d) == DiskState::UpToDate);
         let good = on_peer || self.state.disk(d) == DiskState::UpToDate;
         good && self.connections.ids().all(|i| self.state.pair(i, d).role != wire::Role::Primary)
-    }
-
-    /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
-    fn serve_readers(&mut self, d: VolumeNr) {
-        let may = self.may_be_read(d);
-        let incoming = std::mem::take(&mut self.devices[d].incoming);
-        let (reads, others): (VecDeque<_>, _) =
-            incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
-        self.devices[d].incoming = others;
-        self.refuse_waiting(d);
-        reads.into_iter().for_each(|read| self.start_reads(d, read));
-    }
-
-    /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
-    pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
-        for waiting in std::mem::take(&mut self.devices[d].incoming) {
-            self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
-        }
-        for part in std::mem::take(&mut self.devices[d].parts_waiting) {
-            self.end_owner(d, part.owner, Err(IoError::NotPrimary));
-        }
-        for mut write in std::mem::take(&mut self.devices[d].blocked) {
-            self.give_up_repetition(&mut write);
-            for owner in write.owners.into_iter() {
-                self.end_owner(d, owner, Err(IoError::NotPrimary));
-            }
-        }
-    }
-
-    /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
-    pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        let waits = self.peers_or_none().any(|i| {
-            let version = i.map_or(u32::MAX, |i| self.connections[i].version());
-            matches!(routing::admit(&View::of(&self.state, i, d), version), Admission::Wait(_))
-        });
-        let generation =
-            dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && !self.awaits_target(d) && dev.leaving.is_none() && !self.gives_up_copy(d)
-    }
-
-    // -- writes ------------------------------------------------------------------------------------------------------
-
-    fn start_write(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
-        let (kind, fua) = match req.kind {
-            RequestKind::Write { fua } => (WriteKind::Data, fua),
-            RequestKind::Discard => (WriteKind::Discard, false),
-            RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
-            RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
-        };
-        let limit = self.longest(d, kind);
-        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
-        let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
-        write.came = came;
-        if range.len().0 > limit {
-            return self.split_write(d, write, limit);
-        }
-        if kind == WriteKind::Data {
-            self.devices[d].merge_followers(&mut write, limit);
-        }
-        self.admit(d, write);
     }
 
     pub(crate) fn new_write(
@@ -185,104 +501,6 @@ impl Resource {
         NewWrite { device: d, kind, fua, range, data, owners, interval: 0, al_held: false, came, admitted, again: None }
     }
 
-    /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
-        let dev = &self.devices[d];
-        let own = dev.writing.overlapping(write.range).next().is_some();
-        let resync = dev.resyncing.overlapping(write.range).next().is_some();
-        if own
-            || resync
-            || self.is_to_come(d, &write)
-            || dev.peer_writing.overlapping(write.range).next().is_some()
-            || self.follows_waiting(d, write.range)
-        {
-            self.devices[d].blocked.push_back(write);
-            return;
-        }
-        let dev = &mut self.devices[d];
-        write.admitted = self.now;
-        write.interval = dev.interval_id();
-        dev.writing.insert(write.range, write.interval, ());
-        self.take_al(d, write);
-    }
-
-    /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
-    pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
-        let d = write.device;
-        let frozen = self.state.is_frozen();
-        if !frozen {
-            // It may begin a generation.
-            self.connections.ids().for_each(|i| self.check_congestion(i, d));
-        }
-        if frozen
-            || self.gives_up_copy(d)
-            || self.devices[d].generation_in_flight()
-            || self.devices[d].first_write != FirstWrite::Nothing
-            || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
-        {
-            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
-            // generation began or is due, or the other Primary wrote there.
-            return self.put_back(write);
-        }
-        if !self.state.is_primary() {
-            // I/O was frozen when the node was demoted: what had not begun does not begin any more.
-            return self.fail_write(write, IoError::NotPrimary);
-        }
-        let limit = self.longest(d, write.kind);
-        if write.range.len().0 > limit {
-            // It waited, and meanwhile a peer came that takes less at a time.
-            self.leave(&mut write);
-            return self.split_write(d, write, limit);
-        }
-        let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
-        let good = self.state.disk(d) == DiskState::UpToDate;
-        let any_good = (good || self.state.good_peers(d).next().is_some()) && !self.lacks_own_copy9(d);
-        // The device may have shrunk while the write waited: what lies behind it is metadata.
-        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
-            return self.fail_write(write, IoError::Io);
-        }
-        let untold = |i: NodeId| !self.connections[i].takes_discards();
-        if write.kind != WriteKind::Data && data_to.into_iter().any(untold) {
-            // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
-            // lack it. Whoever asks writes zeroes instead.
-            return self.fail_write(write, IoError::NotSupported);
-        }
-        let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
-        let position = self.positions.next(range.len());
-        let submitted = Submitted { at: self.now, epoch: self.epoch.number(), position, sole };
-        self.note_waits(&write);
-        let max_epoch = self.smallest_max_epoch();
-        if !data_to.is_empty() {
-            self.epoch.note_write();
-        }
-        self.audit_routes(d, data_to);
-        self.supersede_unconfirmed(d, range, data_to);
-        let unsent = self.connections.members().without(data_to);
-        let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));
-        for i in self.connections.ids() {
-            if data_to.contains(i) {
-                self.send_write(i, d, key);
-            } else if notice_to.contains(i) {
-                self.send_out_of_sync(i, d, key);
-            } else {
-                // At once: bitmaps may be exchanged before the disk has answered.
-                self.mark_out_of_sync(i, d, range);
-            }
-        }
-        // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
-        // discard, nothing else that it is durable there.
-        let version = self.smallest_version();
-        let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
-        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
-        if self.epoch.writes() >= max_epoch || mute {
-            self.close_epoch();
-        }
-        if local {
-            self.submit_local(d, key);
-        }
-        self.try_finish(key);
-    }
-
     /// Which peers get a write's data, and which are told only that they lack it.
     fn routes(&self, d: VolumeNr) -> (NodeMask, NodeMask) {
         let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
@@ -294,221 +512,6 @@ impl Resource {
             }
         }
         (data_to, notice_to)
-    }
-
-    fn note_waits(&mut self, write: &NewWrite) {
-        let now = self.now;
-        let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
-        latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
-        latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
-    }
-
-    fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
-        let d = write.device;
-        self.give_up_repetition(&mut write);
-        self.leave(&mut write);
-        for owner in write.owners.into_iter() {
-            self.end_owner(d, owner, Err(error));
-        }
-    }
-
-    /// Back to those that wait for admission.
-    fn put_back(&mut self, mut write: NewWrite) {
-        self.leave(&mut write);
-        self.devices[write.device].blocked.push_back(write);
-    }
-
-    /// A write that was admitted goes no further.
-    pub(crate) fn leave(&mut self, write: &mut NewWrite) {
-        let d = write.device;
-        if std::mem::take(&mut write.al_held) {
-            self.release_al(d, write.range);
-        }
-        self.devices[d].writing.remove(write.range.start, write.interval);
-        self.devices[d].recheck = true;
-    }
-
-    fn submit_local(&mut self, d: VolumeNr, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        w.disk_begins();
-        let (sector, len) = (w.range.start, w.range.len());
-        let garbage = self.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
-        let action = match w.kind {
-            WriteKind::Data => DiskOp::Write { sector, data: w.data(), fua: w.fua },
-            // Both copies must read the same afterwards, also where the disk does not promise zeroes.
-            WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
-            WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
-        };
-        let dev = &mut self.devices[d];
-        dev.written_bytes += len.0;
-        self.disk(d, Op::LocalWrite(key), action);
-    }
-
-    pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let usable = self.usable(w.device);
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (d, kind, range) = (w.device, w.kind, w.range);
-        let (took, n) = (self.now.since(w.submitted.at), w.owners());
-        if result.is_err() && kind == WriteKind::Discard && usable {
-            // Both copies must read the same afterwards: what cannot be given back is overwritten.
-            w.kind = WriteKind::Zeroes { unmap: false };
-            return self.submit_local(d, key);
-        }
-        self.devices[d].latencies.note(Stage::WriteDisk, took, n);
-        w.disk_ends(result);
-        if let Err(e) = result {
-            for i in self.connections.ids() {
-                self.mark_out_of_sync(i, d, range);
-            }
-            self.data_error(d, "write", range, e);
-        }
-        self.try_finish(key);
-    }
-
-    /// A peer answered, or will never: completes and retires what can be.
-    pub(crate) fn try_finish(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let here = w.local() != Local::Pending;
-        let there = !w.legs.awaits_any();
-        if w.is_open() && here && there {
-            let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
-            let lacked = matches!(w.local(), Local::Failed(_));
-            // Or a peer was lost that may lack it, and has the generation that the others have, too.
-            let missing = w.legs.somebody_lacks();
-            let undecided = alone && self.generation_undecided(d);
-            let unheard = missing && self.awaits_why_refused(d);
-            if (alone || lacked || missing) && self.devices[d].generation_in_flight() || undecided || unheard {
-                // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
-                // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
-                return;
-            }
-            if repeat || self.overtaken_by_disk_loss(key) {
-                return self.start_again(key);
-            }
-            self.complete_write(key);
-        }
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        if w.is_over() {
-            self.retire_write(key);
-        }
-    }
-
-    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
-    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
-    /// once more, behind the news, and the peer writes it in a generation of its own.
-    fn overtaken_by_disk_loss(&self, key: u64) -> bool {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
-        let sent_before = gone && !w.submitted.sole;
-        let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
-        sent_before && serving.any(|i| w.legs.has(i))
-    }
-
-    /// What kept writes from being completed is gone.
-    pub(crate) fn finish_held(&mut self) {
-        let open = |r: &Request| matches!(r, Request::Write(w) if w.is_open());
-        let held: Vec<u64> = self.requests.iter().filter(|(_, r)| open(r)).map(|(k, _)| k).collect();
-        for key in held {
-            self.try_finish(key);
-        }
-    }
-
-    fn complete_write(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
-        if w.submitted.epoch == self.epoch.number() {
-            self.close_epoch();
-        }
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
-        let (came, began) = (w.came, w.submitted.at);
-        // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
-        let own_good = self.state.disk(d) == DiskState::UpToDate;
-        let peer_has = self.state.good_peers(d).any(|i| w.legs.has(i));
-        let result = match local {
-            Local::Ok if own_good => Ok(()),
-            // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
-            Local::Failed(e) if own_good => Err(e),
-            _ if peer_has => Ok(()),
-            Local::Failed(e) => Err(e),
-            Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
-        };
-        let elsewhere = result.is_ok() && local != Local::Ok;
-        if result.is_err() {
-            self.connections.values_mut().for_each(|c| c.peer_devices[d].write_failed = true);
-        }
-        let Open { data, owners, interval, again, .. } = open;
-        let took = self.now.since(came);
-        self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
-        self.devices[d].merging.keep_pieces(data);
-        self.application_done(d, began, range.len());
-        self.devices[d].outrun |= elsewhere && self.state.disk(d) < DiskState::Inconsistent;
-        if local == Local::Ok {
-            // Later a newer write may have marked these blocks again.
-            self.clear_where_in_sync(key, d, range);
-        }
-        self.devices[d].writing.remove(range.start, interval);
-        self.devices[d].recheck = true;
-        self.end_repetition(d, again);
-        match owners {
-            Owners::One(owner) => self.end_owner(d, owner, result),
-            Owners::Many(mut all) => {
-                all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
-                self.devices[d].merging.keep_owners(all);
-            }
-        }
-    }
-
-    /// The own disk has a write, and so have the peers that have cleared their bits.
-    fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
-        for i in self.connections.ids() {
-            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
-                self.clear_out_of_sync(i, d, range);
-            }
-        }
-    }
-
-    /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
-    fn retire_write(&mut self, key: u64) {
-        let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
-        let (d, here) = (w.device, w.local() == Local::Ok);
-        // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
-        let in_mesh = self.in_mesh9();
-        for i in self.connections.ids() {
-            let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
-            // What the own disk did not get it may have got from the peer since.
-            if !known || !here && !w.legs.is_accounted(i) {
-                self.mark_out_of_sync(i, d, w.range);
-            }
-        }
-        if w.leave_al() {
-            self.release_al(d, w.range);
-        }
-        if w.legs.was_sent() {
-            let mut holders = w.legs.holders();
-            if here {
-                holders.insert(self.cfg.node);
-            }
-            self.write_is_settled(w.submitted.position, holders);
-        }
-    }
-
-    /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
-    pub(crate) fn close_epoch(&mut self) {
-        self.epoch.close(self.now);
-    }
-
-    // -- the end of requests ------------------------------------------------------------------------------------------
-
-    pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
-        match owner {
-            Owner::Tag(tag) => {
-                self.devices[d].upper_pending -= 1;
-                self.emit(Effect::Complete { tag, result });
-            }
-            Owner::Part(key) => self.end_part(d, key, result),
-        }
     }
 
     fn smallest_version(&self) -> u32 {

@@ -9,15 +9,12 @@ use crate::command::pending::Pending;
 use crate::command::transaction::TransactionSlot;
 use crate::command::two_phase::called_off::CalledOff;
 use crate::config::ResourceConfig;
-use crate::connection::Connection;
-use crate::decide::state::State;
-use crate::device::Device;
 use crate::dialect9::in_sync::unsaid::Unsaid;
 use crate::dialect9::positions::record::Positions;
 use crate::dialect9::settle::settling::Settling;
 use crate::housekeeping::chores::Chores;
 use crate::link_end::endings::Endings;
-use crate::members::{Peers, Volumes};
+use crate::node::Node;
 use crate::notice::{Event, Severity};
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
@@ -27,6 +24,7 @@ use crate::splitting::split::Split;
 use crate::state::to_settle::ToSettle;
 use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
 use wire::{Packet, Socket};
 
@@ -36,14 +34,10 @@ const REMEMBERED: usize = 64;
 /// One resource on one node. See the crate's head for how to drive it.
 #[derive(Debug)]
 pub struct Resource {
-    pub(crate) cfg: ResourceConfig,
-    pub(crate) now: Instant,
+    pub(crate) node: Node,
     pub(crate) rng: Rng,
-    pub(crate) state: State,
     /// What changes have brought with them.
     pub(crate) to_settle: VecDeque<ToSettle>,
-    pub(crate) devices: Volumes<Device>,
-    pub(crate) connections: Peers<Connection>,
     pub(crate) requests: Slab<Request>,
     /// Which of them are flushes.
     pub(crate) flushes: Vec<u64>,
@@ -90,23 +84,23 @@ pub struct Counters {
     pub log_rounds: u32,
 }
 
+impl Deref for Resource {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
 impl Resource {
     /// A resource in its first state: Secondary, all volumes Diskless, all connections StandAlone. `seed` must come
     /// from a secure random source (data generations are drawn from it) except in simulations.
     #[must_use]
     pub fn new(cfg: ResourceConfig, seed: u64) -> Resource {
-        let volumes: Vec<_> = cfg.volumes.iter().map(|v| v.volume).collect();
-        let state = State::new(cfg.connections.iter().map(|c| c.peer), &volumes);
-        let devices = cfg.volumes.iter().map(|v| (v.volume, Device::new(v))).collect();
-        let connections = cfg.connections.iter().map(|c| (c.peer, Connection::new(c, &cfg.volumes))).collect();
         Resource {
-            cfg,
-            now: Instant(0),
+            node: Node::new(cfg),
             rng: Rng::new(seed),
-            state,
             to_settle: VecDeque::new(),
-            devices,
-            connections,
             requests: Slab::default(),
             flushes: Vec::new(),
             splits: Slab::default(),
@@ -144,7 +138,7 @@ impl Resource {
 
     /// A front end's request; it ends with [`Effect::Complete`].
     pub fn on_request(&mut self, now: Instant, request: BlockRequest) {
-        self.now = now;
+        self.node.now = now;
         self.accept(request);
         self.end_links();
     }
@@ -152,8 +146,8 @@ impl Resource {
     /// Who has a volume's device open changed.
     pub fn on_openers(&mut self, now: Instant, volume: VolumeNr, openers: Openers) {
         self.begin(now);
-        if self.devices.contains(volume) {
-            self.devices[volume].openers = openers;
+        if self.node.devices.contains(volume) {
+            self.node.devices[volume].openers = openers;
             if openers.writers == 0 {
                 self.say_who_has_what();
             }
@@ -165,15 +159,15 @@ impl Resource {
     /// to sync, or to be paused itself.
     pub fn on_dependency(&mut self, now: Instant, volume: VolumeNr, waits: bool) {
         self.begin(now);
-        if self.devices.contains(volume) {
-            self.devices[volume].waits_elsewhere = waits;
+        if self.node.devices.contains(volume) {
+            self.node.devices[volume].waits_elsewhere = waits;
         }
     }
 
     /// Both streams to `peer` are up.
     pub fn on_link_up(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
         self.begin(now);
-        if self.connections.contains(peer) {
+        if self.node.connections.contains(peer) {
             self.link_up(peer, link);
         }
         self.end_links();
@@ -182,7 +176,7 @@ impl Resource {
     /// The streams to `peer` are gone. Not called after [`Effect::CloseLink`].
     pub fn on_link_down(&mut self, now: Instant, peer: NodeId, why: LinkDown) {
         self.begin(now);
-        if self.connections.contains(peer) {
+        if self.node.connections.contains(peer) {
             self.link_down(peer, why);
         }
         self.end_links();
@@ -198,8 +192,8 @@ impl Resource {
         packet: Packet,
         payload: Segments,
     ) {
-        self.now = now;
-        match self.connections.get(peer) {
+        self.node.now = now;
+        match self.node.connections.get(peer) {
             Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
             _ => self.release(payload),
         }
@@ -209,7 +203,7 @@ impl Resource {
     /// The answer to [`Effect::Hmac`]; `None` if the algorithm is not known or there is no secret.
     pub fn on_hmac(&mut self, now: Instant, peer: NodeId, token: u32, mac: Option<Vec<u8>>) {
         self.begin(now);
-        if self.connections.contains(peer) {
+        if self.node.connections.contains(peer) {
             self.hmac_done(peer, token, mac);
         }
         self.end_links();
@@ -227,7 +221,7 @@ impl Resource {
     /// The answer to [`Effect::OpenDisk`]; the text says why it failed and what to do.
     pub fn on_disk_opened(&mut self, now: Instant, volume: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
         self.begin(now);
-        if self.devices.contains(volume) {
+        if self.node.devices.contains(volume) {
             self.disk_opened(volume, disk);
         }
         self.end_links();
@@ -235,7 +229,7 @@ impl Resource {
 
     /// An operation on the data area ended.
     pub fn on_disk_done(&mut self, now: Instant, done: DiskDone) {
-        self.now = now;
+        self.node.now = now;
         let Some(op) = self.ops.remove(done.op.0) else { return self.release(done.data) };
         self.chores.mark_unless(done.result.is_ok() && op.is_routine());
         let result = done.result.map_err(|e| match e {
@@ -250,7 +244,7 @@ impl Resource {
     /// An operation on the data area ended, or is given up.
     pub(crate) fn data_op_done(&mut self, op: Op, result: Result<(), IoError>, (data, zeroes): (Segments, bool)) {
         if let Some(d) = self.written_device(&op)
-            && let Some(b) = &mut self.devices[d].backing
+            && let Some(b) = &mut self.node.devices[d].backing
         {
             b.flushing.note_write();
         }
@@ -276,13 +270,13 @@ impl Resource {
             }
             Op::ResyncWrite { connection, device, key } => self.resync_write_done(connection, device, key, result),
             Op::EpochFlush { connection, device, session, mark } => {
-                if let (Ok(()), Some(b)) = (result, &mut self.devices[device].backing) {
+                if let (Ok(()), Some(b)) = (result, &mut self.node.devices[device].backing) {
                     b.flushing.note_flushed(mark);
                 }
                 self.epoch_flush_done(connection, device, session, result)
             }
             Op::LossFlush { lost, device, since, mark } => {
-                if let (Ok(()), Some(b)) = (result, &mut self.devices[device].backing) {
+                if let (Ok(()), Some(b)) = (result, &mut self.node.devices[device].backing) {
                     b.flushing.note_flushed(mark);
                 }
                 self.lost_writes_flushed(lost, device, since, result);
@@ -303,8 +297,8 @@ impl Resource {
         self.begin(now);
         let Some(op) = self.ops.remove(done.op.0) else { return };
         if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
-            self.devices[d].meta_pending -= 1;
-            self.devices[d].meta_since = now;
+            self.node.devices[d].meta_pending -= 1;
+            self.node.devices[d].meta_since = now;
         }
         match op {
             Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
@@ -335,17 +329,17 @@ impl Resource {
 
     /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
     pub fn on_time(&mut self, now: Instant) {
-        self.now = now;
+        self.node.now = now;
         self.check_timers();
     }
 
     /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
     pub fn on_turn_end(&mut self, now: Instant) {
-        self.now = now;
-        for i in self.connections.ids() {
+        self.node.now = now;
+        for i in self.node.connections.ids() {
             self.pump_peer(i);
         }
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             self.pump_requests(d);
             self.end_links();
         }
@@ -370,18 +364,11 @@ impl Resource {
         self.next_timer()
     }
 
-    /// How many payload bytes of `peer` wait here to be processed: the caller stops reading the data stream while this
-    /// is above what it is willing to hold.
-    #[must_use]
-    pub fn held_back(&self, peer: NodeId) -> u64 {
-        self.connections.get(peer).map_or(0, |c| c.held.bytes())
-    }
-
     // -- inside ------------------------------------------------------------------------------------------------------
 
     /// Takes in something that is no routine.
     fn begin(&mut self, now: Instant) {
-        self.now = now;
+        self.node.now = now;
         self.chores.mark();
     }
 
@@ -400,16 +387,16 @@ impl Resource {
             self.mark_for_strangers(d, range);
         }
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
-            self.devices[d].local_pending += 1;
+            self.node.devices[d].local_pending += 1;
         }
         let op = OpId(self.ops.insert(op));
         self.emit(Effect::Disk { op, volume: d, action });
     }
 
     pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         if dev.meta_pending == 0 {
-            dev.meta_since = self.now;
+            dev.meta_since = self.node.now;
         }
         dev.meta_pending += 1;
         let op = OpId(self.ops.insert(op));
@@ -434,13 +421,13 @@ impl Resource {
             Some(Request::Flush(f)) => f.device,
             None => return,
         };
-        self.devices[d].local_pending -= 1;
+        self.node.devices[d].local_pending -= 1;
     }
 
     /// A fresh generation, never one of the reserved values.
     pub(crate) fn draw_generation(&mut self) -> Generation {
         loop {
-            let g = Generation(self.rng.next_u64()).with_primary_bit(self.state.is_primary());
+            let g = Generation(self.rng.next_u64()).with_primary_bit(self.node.state.is_primary());
             if g.base().0 > 4 {
                 return g;
             }
@@ -483,7 +470,16 @@ impl Resource {
         if self.decisions.len() == REMEMBERED {
             self.decisions.pop_front();
         }
-        self.decisions.push_back((self.now, notice.clone()));
+        self.decisions.push_back((self.node.now, notice.clone()));
         self.emit(Effect::Log(notice));
+    }
+}
+
+impl Node {
+    /// How many payload bytes of `peer` wait here to be processed: the caller stops reading the data stream while this
+    /// is above what it is willing to hold.
+    #[must_use]
+    pub fn held_back(&self, peer: NodeId) -> u64 {
+        self.connections.get(peer).map_or(0, |c| c.held.bytes())
     }
 }

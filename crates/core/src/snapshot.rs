@@ -2,6 +2,7 @@
 
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
 use crate::latency::Stage;
+use crate::node::Node;
 use crate::resync::session::bytes_of_bits;
 use crate::{Resource, dialect84};
 use units::{ByteLen, Generation, Histogram, NodeId, SectorRange, VolumeNr};
@@ -12,16 +13,18 @@ impl Resource {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
-            name: self.cfg.name.clone(),
-            node: self.cfg.node,
-            role: self.state.role,
-            suspended: self.state.suspended(),
-            devices: self.devices.ids().map(|d| self.device_snapshot(d)).collect(),
-            connections: self.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
+            name: self.node.cfg.name.clone(),
+            node: self.node.cfg.node,
+            role: self.node.state.role,
+            suspended: self.node.state.suspended(),
+            devices: self.node.devices.ids().map(|d| self.device_snapshot(d)).collect(),
+            connections: self.node.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
             decisions: self.decisions.iter().cloned().collect(),
         }
     }
+}
 
+impl Node {
     /// A volume's state towards its peer, as one word of 8.4. `None` if there is no such volume.
     #[must_use]
     pub fn state_word(&self, volume: VolumeNr) -> Option<StateWord> {
@@ -127,7 +130,7 @@ impl Resource {
     }
 }
 
-impl Resource {
+impl Node {
     /// How long a volume's requests spent in each stage since this was made, in the order of [`Stage::ALL`]. Merged
     /// writes count as the requests that they are made of; a request of several parts counts once per part. `None` if
     /// there is no such volume.

@@ -5,6 +5,7 @@ pub(crate) mod split;
 
 use crate::Resource;
 use crate::api::{IoError, MAX_DATA, MAX_DISCARD};
+use crate::node::Node;
 use crate::request::write::{NewWrite, Owner, Owners, WriteKind};
 use crate::splitting::split::{Split, slice};
 use std::collections::VecDeque;
@@ -48,7 +49,9 @@ impl Resource {
             self.admit(d, part);
         }
     }
+}
 
+impl Node {
     /// The longest write of a kind that the peers can be told at once, in bytes.
     pub(crate) fn longest(&self, d: VolumeNr, kind: WriteKind) -> u64 {
         if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard() }

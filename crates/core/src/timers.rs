@@ -5,6 +5,7 @@
 
 use crate::Resource;
 use crate::connection::Phase;
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
 
 /// Of a link.
@@ -36,16 +37,16 @@ impl OfLink {
 
 impl Resource {
     fn link_timer(&self, i: NodeId, timer: OfLink) -> Option<Instant> {
-        let c = &self.connections[i];
+        let c = &self.node.connections[i];
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
-            OfLink::Handshake => self.connections[i].handshake_timer(),
+            OfLink::Handshake => self.node.connections[i].handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(i),
             OfLink::Volumes => self.volumes_timer(i),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
-            OfLink::Ping => Some(self.connections[i].ping_timer()),
+            OfLink::Ping => Some(self.node.connections[i].ping_timer()),
             OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
             OfLink::Change => self.change_deadline(i),
             OfLink::Refusal => self.refusal_deadline(i),
@@ -66,18 +67,11 @@ impl Resource {
         }
     }
 
-    /// Coarse, as is [`Self::overdue_timer`]: it is looked at twice per limit, and whenever time passes.
-    fn disk_timer(&self, d: VolumeNr) -> Option<Instant> {
-        let dev = &self.devices[d];
-        let limit = dev.disk_timeout().filter(|_| dev.is_busy())?;
-        Some(self.now + Duration(limit.0 / 2 + 1))
-    }
-
     /// Time has passed.
     pub(crate) fn check_timers(&mut self) {
-        for i in self.connections.ids() {
+        for i in self.node.connections.ids() {
             for timer in OfLink::ALL {
-                if self.link_timer(i, timer).is_some_and(|at| at <= self.now) {
+                if self.link_timer(i, timer).is_some_and(|at| at <= self.node.now) {
                     self.link_timer_ended(i, timer);
                     self.end_links();
                 }
@@ -85,7 +79,7 @@ impl Resource {
             self.check_overdue(i);
             self.end_links();
         }
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             self.check_disk_timeout(d);
             self.end_links();
         }
@@ -97,9 +91,19 @@ impl Resource {
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let of_link = |i| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(i, timer));
-        let links = self.connections.ids().flat_map(|i| of_link(i).chain(self.connections[i].overdue_timer()));
-        let disks = self.devices.ids().filter_map(|d| self.disk_timer(d));
+        let links =
+            self.node.connections.ids().flat_map(|i| of_link(i).chain(self.node.connections[i].overdue_timer()));
+        let disks = self.node.devices.ids().filter_map(|d| self.disk_timer(d));
         let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions.timer(), self.next_chore()];
         links.chain(disks).chain(others.into_iter().flatten()).min()
+    }
+}
+
+impl Node {
+    /// Coarse, as is [`Self::overdue_timer`]: it is looked at twice per limit, and whenever time passes.
+    fn disk_timer(&self, d: VolumeNr) -> Option<Instant> {
+        let dev = &self.devices[d];
+        let limit = dev.disk_timeout().filter(|_| dev.is_busy())?;
+        Some(self.now + Duration(limit.0 / 2 + 1))
     }
 }

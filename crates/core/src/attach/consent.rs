@@ -6,29 +6,51 @@ use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult;
 use crate::device::Device;
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
 
 /// So long is waited for another transaction.
 const SOON: Duration = Duration::from_millis(50);
 
 impl Resource {
-    /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
-    pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
-        let of_84 = |(i, c): (NodeId, &Connection)| !c.speaks9() && self.state.replicates(i, d);
-        self.connected().any(of_84) || self.attach_needs_consent(d)
-    }
-
     /// Asks the peers, or does so when another transaction may be over.
     pub(super) fn seek_consent(&mut self, d: VolumeNr) {
         match self.ask_to_attach(d) {
-            true => self.devices[d].step_of_attach(Step::Consent(None)),
+            true => self.node.devices[d].step_of_attach(Step::Consent(None)),
             false => self.ask_again_soon(d),
         }
     }
 
     fn ask_again_soon(&mut self, d: VolumeNr) {
-        let soon = self.now + SOON;
-        self.devices[d].step_of_attach(Step::Consent(Some(soon)));
+        let soon = self.node.now + SOON;
+        self.node.devices[d].step_of_attach(Step::Consent(Some(soon)));
+    }
+
+    /// All have agreed.
+    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
+        if self.node.devices[d].asks_to_attach() && self.fits_into_use(d) {
+            self.take_into_use(d);
+        }
+    }
+
+    /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
+    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
+        if !self.node.devices[d].asks_to_attach() {
+            return;
+        }
+        if refused {
+            let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
+            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
+        }
+        self.ask_again_soon(d);
+    }
+}
+
+impl Node {
+    /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
+    pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
+        let of_84 = |(i, c): (NodeId, &Connection)| !c.speaks9() && self.state.replicates(i, d);
+        self.connected().any(of_84) || self.attach_needs_consent(d)
     }
 
     /// When peers are asked again.
@@ -38,25 +60,6 @@ impl Resource {
             _ => None,
         };
         self.devices.values().filter_map(again).min()
-    }
-
-    /// All have agreed.
-    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
-        if self.devices[d].asks_to_attach() && self.fits_into_use(d) {
-            self.take_into_use(d);
-        }
-    }
-
-    /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
-    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
-        if !self.devices[d].asks_to_attach() {
-            return;
-        }
-        if refused {
-            let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
-            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
-        }
-        self.ask_again_soon(d);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::api::{CommandError, ConnectionState, Inherited, Severity, failure};
 use crate::command::again::wish::{Again, Found, Look, Progress};
 use crate::command::pending::{Stage, Waiting};
 use crate::decide::StateChangeResult as Code;
+use crate::node::Node;
 use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -27,12 +28,12 @@ const RETRY: Duration = Duration::from_secs(1);
 impl Resource {
     pub(super) fn primary_again(&mut self, id: u64, inherited: Inherited) {
         for d in inherited.without_disk.iter().copied() {
-            if self.devices.contains(d) {
-                self.devices[d].outrun |= self.state.disk(d) < DiskState::Inconsistent;
+            if self.node.devices.contains(d) {
+                self.node.devices[d].outrun |= self.node.state.disk(d) < DiskState::Inconsistent;
             }
         }
-        let (since, stage) = (self.now, Progress::Waiting { resumed: false });
-        let found = self.devices.ids().map(|d| (d, None)).collect();
+        let (since, stage) = (self.node.now, Progress::Waiting { resumed: false });
+        let found = self.node.devices.ids().map(|d| (d, None)).collect();
         self.again = Some(Again { id, inherited, since, stage, found, told: None });
     }
 
@@ -41,7 +42,7 @@ impl Resource {
         self.note_found();
         let Some(again) = &self.again else { return };
         let (id, asking) = (again.id, again.is_asking());
-        if self.state.is_primary() && !asking {
+        if self.node.state.is_primary() && !asking {
             // An administrator has made it so.
             self.again = None;
             return self.end(Some(id), Ok(()));
@@ -49,14 +50,14 @@ impl Resource {
         if let Some(d) = self.being_replaced().filter(|_| !asking) {
             return self.has_been_replaced(id, d);
         }
-        let due = self.again.as_ref().and_then(|again| again.stage.is_due(&self.look_of_all(), self.now));
+        let due = self.again.as_ref().and_then(|again| again.stage.is_due(&self.look_of_all(), self.node.now));
         due.into_iter().for_each(|resumed| self.try_again(id, resumed));
     }
 
     /// When there is something to do about it only because time passes.
     pub(crate) fn again_timer(&self) -> Option<Instant> {
         let again = self.again.as_ref()?;
-        again.stage.timer(again.since + self.patience_with_peers()).filter(|at| *at > self.now)
+        again.stage.timer(again.since + self.patience_with_peers()).filter(|at| *at > self.node.now)
     }
 
     /// Is this command the one that makes it Primary again?
@@ -75,14 +76,14 @@ impl Resource {
     /// here. Nothing waits for it.
     pub(super) fn is_untouched(&self, d: VolumeNr) -> bool {
         let Some(again) = &self.again else { return false };
-        let current = self.devices[d].backing.as_ref().map(|b| b.md.current);
+        let current = self.node.devices[d].backing.as_ref().map(|b| b.md.current);
         again.inherited.came.contains(&d) || current.is_some_and(|current| current.same(Generation::JUST_CREATED))
     }
 
     fn note_found(&mut self) {
         let Some(again) = &mut self.again else { return };
-        for d in again.found.ids().filter(|d| self.devices[*d].attaching.is_none()) {
-            let (dev, disk) = (&self.devices[d], self.state.disk(d));
+        for d in again.found.ids().filter(|d| self.node.devices[*d].attaching.is_none()) {
+            let (dev, disk) = (&self.node.devices[d], self.node.state.disk(d));
             let disk = if disk == DiskState::Negotiating { dev.attach_state } else { disk };
             let generation = dev.backing.as_ref().map(|b| b.md.current);
             again.found[d].get_or_insert(Found { disk, generation });
@@ -92,7 +93,7 @@ impl Resource {
     /// The volume whose copy was in use here, and is being replaced by other data. Among several peers that may be over
     /// before all of them have been heard of.
     fn being_replaced(&self) -> Option<VolumeNr> {
-        self.devices.ids().find(|d| self.state.replaced_by(*d).is_some() && self.was_replaced(*d))
+        self.node.devices.ids().find(|d| self.node.state.replaced_by(*d).is_some() && self.was_replaced(*d))
     }
 
     fn has_been_replaced(&mut self, id: u64, d: VolumeNr) {
@@ -105,17 +106,17 @@ impl Resource {
 
     /// `resumed`: without waiting for a peer, and by force.
     fn try_again(&mut self, id: u64, resumed: bool) {
-        if self.devices.values().any(|d| d.attaching.is_some()) {
+        if self.node.devices.values().any(|d| d.attaching.is_some()) {
             return;
         }
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &self.again else { return };
         let beside = again.inherited.beside.or(noted);
-        let over = resumed || self.now >= again.since + patience;
+        let over = resumed || self.node.now >= again.since + patience;
         if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
             return;
         }
-        if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d)) {
+        if let Some(d) = self.node.devices.ids().find(|d| self.was_replaced(*d)) {
             return self.has_been_replaced(id, d);
         }
         if let Some(again) = &mut self.again {
@@ -124,7 +125,7 @@ impl Resource {
         let good = |d: VolumeNr| {
             self.found(d).is_some_and(|found| found.disk >= DiskState::Consistent) || self.is_untouched(d)
         };
-        let force = resumed && self.devices.ids().all(good);
+        let force = resumed && self.node.devices.ids().all(good);
         self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
     }
 
@@ -146,19 +147,46 @@ impl Resource {
         }
         // A peer refuses while it is being connected, too.
         let by_peer = error.code == Code::FailedByPeer.code();
-        again.stage = again.stage.refused(look, by_peer.then(|| self.now + RETRY));
+        again.stage = again.stage.refused(look, by_peer.then(|| self.node.now + RETRY));
         if again.told.replace(error.code) == Some(error.code) {
             return false;
         }
         let text = format!(
             "applications' I/O waits, as this node cannot be Primary again: {error}. It goes on when the peer is reached; \
              without it: urbd resume-io {}",
-            self.cfg.name
+            self.node.cfg.name
         );
         self.note(Severity::Error, None, None, "waits-to-be-primary", text);
         false
     }
 
+    fn found(&self, d: VolumeNr) -> Option<Found> {
+        self.again.as_ref().and_then(|again| again.found[d])
+    }
+
+    /// Has another node's data taken the place of what was in use here? Users of a copy that was not good have seen
+    /// the peer's, which goes on from it. One that is Outdated was good while they used it, unless they did without it.
+    fn was_replaced(&self, d: VolumeNr) -> bool {
+        let Some((again, found)) = self.again.as_ref().zip(self.found(d)) else { return false };
+        if again.inherited.came.contains(&d) {
+            return false;
+        }
+        let good = found.disk >= DiskState::Consistent;
+        let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&d);
+        match (self.node.state.replaced_by(d), self.node.state.disk(d)) {
+            (Some(i), _) if used => !self.peer_has_generation(i, d, found),
+            (Some(i), _) => !self.peer_follows(i, d),
+            (None, DiskState::Inconsistent | DiskState::Outdated) => good,
+            // It was given up: users would go on with a peer's.
+            (None, DiskState::Diskless | DiskState::Failed | DiskState::Detaching) => {
+                used && self.node.state.good_peers(d).any(|i| !self.peer_has_generation(i, d, found))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Node {
     /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
     fn left_beside(&self) -> Option<NodeMask> {
         self.devices.values().try_fold(NodeMask::default(), |all, dev| Some(all.or(dev.left_beside?)))
@@ -175,31 +203,6 @@ impl Resource {
 
     fn patience_with_peers(&self) -> Duration {
         self.connections.values().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
-    }
-
-    fn found(&self, d: VolumeNr) -> Option<Found> {
-        self.again.as_ref().and_then(|again| again.found[d])
-    }
-
-    /// Has another node's data taken the place of what was in use here? Users of a copy that was not good have seen
-    /// the peer's, which goes on from it. One that is Outdated was good while they used it, unless they did without it.
-    fn was_replaced(&self, d: VolumeNr) -> bool {
-        let Some((again, found)) = self.again.as_ref().zip(self.found(d)) else { return false };
-        if again.inherited.came.contains(&d) {
-            return false;
-        }
-        let good = found.disk >= DiskState::Consistent;
-        let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&d);
-        match (self.state.replaced_by(d), self.state.disk(d)) {
-            (Some(i), _) if used => !self.peer_has_generation(i, d, found),
-            (Some(i), _) => !self.peer_follows(i, d),
-            (None, DiskState::Inconsistent | DiskState::Outdated) => good,
-            // It was given up: users would go on with a peer's.
-            (None, DiskState::Diskless | DiskState::Failed | DiskState::Detaching) => {
-                used && self.state.good_peers(d).any(|i| !self.peer_has_generation(i, d, found))
-            }
-            _ => false,
-        }
     }
 
     /// Is this node's generation one that the peer's data comes from?

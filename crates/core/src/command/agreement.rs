@@ -30,7 +30,7 @@ impl Resource {
         if self.changes_in_two_phases() {
             return self.agree_in_two_phases(id, change);
         }
-        let Some((i, first)) = rules::to_be_asked(&self.state, &new).first().copied() else {
+        let Some((i, first)) = rules::to_be_asked(&self.node.state, &new).first().copied() else {
             return self.make(change.clone(), Kind::Wish).map(|()| true);
         };
         if !self.ask(id, i, Some(&new), change.clone()) {
@@ -51,13 +51,13 @@ impl Resource {
         if !self.transaction.is_free() {
             return false;
         }
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.ask_in_two_phases(command, change);
         }
-        let pairs = new.map(|new| rules::to_be_asked(&self.state, new)).unwrap_or_default();
+        let pairs = new.map(|new| rules::to_be_asked(&self.node.state, new)).unwrap_or_default();
         let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
-        let volumes = ours.map(|(_, d)| (d, self.devices[d].disks_seen)).collect();
-        let at = self.now;
+        let volumes = ours.map(|(_, d)| (d, self.node.devices[d].disks_seen)).collect();
+        let at = self.node.now;
         self.transaction.begin(Transaction::Request(Agreement {
             command,
             participant: i,
@@ -75,9 +75,9 @@ impl Resource {
         let Some(asked) = self.transaction.request() else { return };
         let i = asked.participant;
         let about = asked.volumes.get(asked.agreed).map(|(d, _)| *d);
-        let d = about.unwrap_or(self.devices.first());
+        let d = about.unwrap_or(self.node.devices.first());
         let request = dialect84::request(&asked.change, i, d);
-        let of_volume = about.is_some() || self.connections[i].version() < 100;
+        let of_volume = about.is_some() || self.node.connections[i].version() < 100;
         let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
         self.send(i, Socket::Data, d, packet);
     }
@@ -92,7 +92,7 @@ impl Resource {
             return self.answered(i, asked.command, Err(no));
         }
         if asked.agreed + 1 < asked.volumes.len() {
-            let next = Agreement { agreed: asked.agreed + 1, at: self.now, ..asked };
+            let next = Agreement { agreed: asked.agreed + 1, at: self.node.now, ..asked };
             self.transaction.begin(Transaction::Request(next));
             return self.send_question();
         }
@@ -106,10 +106,10 @@ impl Resource {
             return self.make(asked.change.clone(), Kind::Fact);
         };
         // By force meanwhile; what is being attached now is another matter.
-        if asked.change.sets_disk(d, DiskState::Failed) && !self.devices[d].can_detach() {
+        if asked.change.sets_disk(d, DiskState::Failed) && !self.node.devices[d].can_detach() {
             return Ok(());
         }
-        let same_disks = asked.volumes.iter().all(|(d, disk)| self.devices[*d].disks_seen == *disk);
+        let same_disks = asked.volumes.iter().all(|(d, disk)| self.node.devices[*d].disks_seen == *disk);
         let outcome = if !same_disks {
             Err(Refusal { code: Code::InTransientState, volume: Some(d) })
         } else {
@@ -136,7 +136,7 @@ impl Resource {
         for (d, _) in &asked.volumes {
             let begins = [Replication::StartingSyncS, Replication::StartingSyncT];
             let begins = begins.into_iter().any(|to| asked.change.begins(i, *d, to));
-            if begins && self.state.replication(i, *d) == Replication::Established {
+            if begins && self.node.state.replication(i, *d) == Replication::Established {
                 return Err(Refusal { code: Code::NoRemoteDisk, volume: Some(*d) });
             }
         }
@@ -146,11 +146,11 @@ impl Resource {
     /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it
     /// has given up to become a target is not one to rely on.
     fn peer_went_ahead(&mut self, i: NodeId, d: VolumeNr, change: &Change) {
-        let peer_disk = self.state.peer_disk(i, d);
+        let peer_disk = self.node.state.peer_disk(i, d);
         if change.begins(i, d, Replication::StartingSyncS) && peer_disk > DiskState::Inconsistent {
             self.took_place(Set::PeerDisk(i, d, DiskState::Inconsistent));
         }
-        if change.sets_disk(d, DiskState::Failed) && self.state.replication(i, d) > Replication::Established {
+        if change.sets_disk(d, DiskState::Failed) && self.node.state.replication(i, d) > Replication::Established {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
             let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "detach-withdrawn", text);
@@ -186,7 +186,7 @@ impl Resource {
         let asked = self.transaction.command();
         let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
         for (id, i) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
-            let i = i.or_else(|| self.connections.ids().next());
+            let i = i.or_else(|| self.node.connections.ids().next());
             if let Some(i) = i {
                 self.answered(i, id, Err(Refusal { code: Code::FailedByPeer, volume: None }));
             }
@@ -198,15 +198,15 @@ impl Resource {
     /// The peer wants to change the state of both nodes.
     pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
         let ours = self.transaction.request().is_some_and(|ours| ours.participant == i);
-        if ours && self.connections[i].resolve_conflicts() {
+        if ours && self.node.connections[i].resolve_conflicts() {
             return self.refuse_change(i, d, Code::ConcurrentStateChange);
         }
-        let Some(change) = dialect84::asked(asked, i, d, self.devices.ids()) else {
+        let Some(change) = dialect84::asked(asked, i, d, self.node.devices.ids()) else {
             let text = "the peer asked for a change that only this node can make";
             self.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         };
-        let without_data = |d| self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate;
+        let without_data = |d| self.node.state.is_primary() && self.node.state.disk(d) < DiskState::UpToDate;
         let forced = |d: &VolumeNr| change.sets_peer_disk(i, *d, DiskState::UpToDate) && without_data(*d);
         if d.is_some_and(|d| forced(&d)) {
             // That copy was not good: by force it counts for those who have seen no better one.
@@ -217,15 +217,15 @@ impl Resource {
         }
         let target = d.filter(|d| change.begins(i, *d, Replication::StartingSyncT));
         if let Some(d) = target.filter(|d| !self.peer_has_all(*d)) {
-            self.connections[i].asked_later = Some((d, *asked));
+            self.node.connections[i].asked_later = Some((d, *asked));
             return;
         }
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..));
         let judges = change.sets().any(|set| matches!(set, Set::Disk(..)) || of_peer(&set));
         let undecided =
-            |d: VolumeNr| self.devices[d].attaching.is_some() || self.state.disk(d) == DiskState::Negotiating;
-        let waits = d.map_or_else(|| self.devices.ids().any(undecided), undecided);
+            |d: VolumeNr| self.node.devices[d].attaching.is_some() || self.node.state.disk(d) == DiskState::Negotiating;
+        let waits = d.map_or_else(|| self.node.devices.ids().any(undecided), undecided);
         let leaves = change.sets().any(|set| set == Set::Connection(i, ConnectionState::TearDown));
         let result = match d {
             _ if judges && waits => Err(Code::InTransientState),
@@ -233,7 +233,7 @@ impl Resource {
             None => self.make(change, Kind::WishIgnoringOutdate).map_err(|r| r.code),
         };
         // Its disk may be gone since it asked: then no resync has begun.
-        let begun = target.is_none_or(|d| self.state.replication(i, d) > Replication::Established);
+        let begun = target.is_none_or(|d| self.node.state.replication(i, d) > Replication::Established);
         let code = match result {
             Ok(()) if !begun => Code::NoUpToDateDisk,
             Ok(()) => {

@@ -7,6 +7,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::DisconnectStep;
 use crate::decide::view::{Kind, Refusal};
+use crate::node::Node;
 use units::{Duration, NodeId};
 use wire::DiskState;
 
@@ -15,14 +16,14 @@ const RECONNECT: u64 = u64::MAX - 64;
 
 impl Resource {
     pub(super) fn connect(&mut self, id: u64, i: NodeId, discard_my_data: bool, tentative: bool) {
-        if discard_my_data && self.state.is_primary() {
+        if discard_my_data && self.node.state.is_primary() {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
         }
-        if self.state.connection(i) != ConnectionState::StandAlone {
+        if self.node.state.connection(i) != ConnectionState::StandAlone {
             self.forget_refusals(i);
-            if discard_my_data && !self.state.is_connected(i) {
-                self.connections[i].discard_my_data = true;
+            if discard_my_data && !self.node.state.is_connected(i) {
+                self.node.connections[i].discard_my_data = true;
                 return self.end(Some(id), Ok(()));
             }
             if discard_my_data {
@@ -37,7 +38,7 @@ impl Resource {
 
     /// An attempt that an administrator has asked for, and what it was to be like: nothing of an earlier one's counts.
     fn leave_stand_alone(&mut self, i: NodeId, discard_my_data: bool, tentative: bool) {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         (c.discard_my_data, c.tentative) = (discard_my_data, tentative);
         self.took_place(Set::Connection(i, ConnectionState::Unconnected));
         self.begin_to_connect(i, Duration(0), false);
@@ -52,7 +53,7 @@ impl Resource {
     }
 
     pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
-        if !self.state.is_connected(i) {
+        if !self.node.state.is_connected(i) {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
             return Progress::Left;
         }
@@ -70,7 +71,7 @@ impl Resource {
                 Progress::Waits(Waiting::Parting { peer, then: AfterParting::Connect })
             }
             _ => {
-                if self.state.connection(i) == ConnectionState::StandAlone {
+                if self.node.state.connection(i) == ConnectionState::StandAlone {
                     self.leave_stand_alone(i, false, false);
                 }
                 Progress::Left
@@ -79,7 +80,7 @@ impl Resource {
     }
 
     pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
-        if self.state.connection(i) == ConnectionState::StandAlone {
+        if self.node.state.connection(i) == ConnectionState::StandAlone {
             return self.end(Some(id), Ok(()));
         }
         let step = if force { DisconnectStep::Forced } else { DisconnectStep::Plain };
@@ -87,7 +88,7 @@ impl Resource {
     }
 
     pub(super) fn step_disconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
-        if self.state.connection(i) == ConnectionState::StandAlone {
+        if self.node.state.connection(i) == ConnectionState::StandAlone {
             return Progress::Ended(Ok(()));
         }
         if sent {
@@ -97,7 +98,7 @@ impl Resource {
             return self.parts(i);
         }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             match step {
                 DisconnectStep::OutdatePeer => change.push(Set::PeerDisk(i, d, DiskState::Outdated)),
                 DisconnectStep::OutdateSelf => change.push(Set::Disk(d, DiskState::Outdated)),
@@ -121,7 +122,7 @@ impl Resource {
                 result => result,
             };
         }
-        if !self.state.is_connected(i) {
+        if !self.node.state.is_connected(i) {
             return self.parts(i);
         }
         let asked = self.ask(id, i, None, change);
@@ -149,25 +150,27 @@ impl Resource {
         }
     }
 
-    /// Would a disconnect wait for the end of another change, as a handshake is?
-    pub(super) fn leaving_would_wait(&self, i: NodeId) -> bool {
-        let leaves = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
-        self.would_be(&leaves, Kind::Wish).is_err_and(|refusal| refusal.code == Code::InTransientState)
-    }
-
     pub(super) fn disconnect_result(&mut self, i: NodeId, step: DisconnectStep, outcome: Result<(), Code>) -> Progress {
         if outcome.is_ok() {
             return self.parts(i);
         }
         let code = outcome.err().unwrap_or(Code::Success);
-        if code == Code::FailedByPeer && !self.state.is_connected(i) {
+        if code == Code::FailedByPeer && !self.node.state.is_connected(i) {
             // The link is lost: nobody is left to refuse.
             return Progress::Waits(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false });
         }
-        match crate::decide::rules::next_disconnect_step(step, code, self.state.connection(i)) {
+        match crate::decide::rules::next_disconnect_step(step, code, self.node.state.connection(i)) {
             DisconnectStep::Done => Progress::Ended(Ok(())),
-            DisconnectStep::Failed => Progress::Ended(Err(self.refusal(self.devices.first(), code))),
+            DisconnectStep::Failed => Progress::Ended(Err(self.refusal(self.node.devices.first(), code))),
             next => Progress::Waits(Waiting::Disconnect { peer: i, step: next, sent: false }),
         }
+    }
+}
+
+impl Node {
+    /// Would a disconnect wait for the end of another change, as a handshake is?
+    pub(super) fn leaving_would_wait(&self, i: NodeId) -> bool {
+        let leaves = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
+        self.would_be(&leaves, Kind::Wish).is_err_and(|refusal| refusal.code == Code::InTransientState)
     }
 }

@@ -9,6 +9,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::view::{Kind, Refusal};
 use crate::device::{Device, Leaving};
+use crate::node::Node;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -25,10 +26,10 @@ pub(super) fn is_unattended(id: u64) -> bool {
 
 impl Resource {
     pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
-        if self.devices[d].backing.is_none() {
+        if self.node.devices[d].backing.is_none() {
             return self.end(Some(id), Ok(()));
         }
-        if self.devices[d].attaching.is_some() {
+        if self.node.devices[d].attaching.is_some() {
             if !force {
                 let text = "the disk is just being attached: try again when that has ended";
                 return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
@@ -37,8 +38,8 @@ impl Resource {
             return self.end(Some(id), Ok(()));
         }
         if force {
-            self.devices[d].lets_go(Leaving::AtOnce);
-            self.devices[d].detach_commands.push(id);
+            self.node.devices[d].lets_go(Leaving::AtOnce);
+            self.node.devices[d].detach_commands.push(id);
             self.took_place(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);
         }
@@ -48,7 +49,8 @@ impl Resource {
     /// Does somebody wait for this disk to be let go of?
     pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
         let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
-        !self.devices[d].detach_commands.is_empty() || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
+        !self.node.devices[d].detach_commands.is_empty()
+            || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
     pub(super) fn step_detach(&mut self, id: u64, d: VolumeNr, step: GiveUp) -> Progress {
@@ -56,7 +58,7 @@ impl Resource {
         if step == GiveUp::Sent {
             return at(step);
         }
-        if !self.devices[d].can_detach() {
+        if !self.node.devices[d].can_detach() {
             return Progress::Ended(Ok(()));
         }
         let change = Change::from(Set::Disk(d, DiskState::Failed));
@@ -65,29 +67,13 @@ impl Resource {
         }
         match self.agree(id, &change) {
             Ok(true) => {
-                self.devices[d].detach_commands.push(id);
+                self.node.devices[d].detach_commands.push(id);
                 Progress::Left
             }
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
             Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
         }
-    }
-
-    /// Is there a disk that a command can be about?
-    ///
-    /// # Errors
-    /// One that is being attached is not there yet, one that is being let go of not any more.
-    pub(super) fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
-        let dev = &self.devices[d];
-        if dev.attaching.is_some() {
-            let text = "the disk is just being attached: try again when that has ended";
-            return Err(failure(Code::InTransientState.code(), text));
-        }
-        if !self.usable(d) {
-            return Err(failure(138, "the volume has no disk here: attach it first"));
-        }
-        Ok(())
     }
 
     pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
@@ -102,27 +88,6 @@ impl Resource {
     /// As `invalidate`, or `invalidate-remote`, but nobody waits for it.
     pub(crate) fn copy_all(&mut self, d: VolumeNr, remote: Option<NodeId>) {
         self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::All);
-    }
-
-    /// The Primary, or another peer with a good copy.
-    fn source_to_copy_from(&self, d: VolumeNr) -> Option<NodeId> {
-        let good = |i: &NodeId| self.state.replicates(*i, d) && self.state.peer_disk(*i, d) == DiskState::UpToDate;
-        let partner = self.partner(d)?;
-        Some(partner).filter(good).or_else(|| self.connections.ids().find(good)).or(Some(partner))
-    }
-
-    /// What is marked can be copied without a new handshake in 9's dialect only.
-    fn copies_marked(&self, partner: Option<NodeId>) -> Result<(), CommandError> {
-        let Some(i) = partner.filter(|i| self.state.is_connected(*i)) else {
-            let text = "with --reset-bitmap=no this needs a connection to the peer: connect first";
-            return Err(failure(Code::NeedConnection.code(), text));
-        };
-        if self.connections[i].version() < KEEPS_BITMAP {
-            let text = "this peer can only replace all of a volume: --reset-bitmap=no needs protocol version 120, of DRBD \
-                        9's dialect; without it all is copied, and after a verify `disconnect` and `connect` copy what differs";
-            return Err(failure(175, text));
-        }
-        Ok(())
     }
 
     pub(super) fn step_invalidate(
@@ -145,8 +110,8 @@ impl Resource {
         {
             return Progress::Ended(Err(refusal));
         }
-        let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
-        if alone && remote.is_some() == self.state.is_primary() {
+        let alone = self.node.connections.ids().all(|i| self.node.state.connection(i) == ConnectionState::StandAlone);
+        if alone && remote.is_some() == self.node.state.is_primary() {
             partner.into_iter().for_each(|i| self.mark_all(i, d));
             let bad =
                 remote.map_or(Set::Disk(d, DiskState::Inconsistent), |i| Set::PeerDisk(i, d, DiskState::Inconsistent));
@@ -162,7 +127,7 @@ impl Resource {
             (Copied::Marked, None) => Replication::WFBitMapT,
         };
         let change = Change::from(Set::Replication(i, d, starting));
-        if remote.is_none() && self.in_mesh9() && self.state.is_primary() {
+        if remote.is_none() && self.in_mesh9() && self.node.state.is_primary() {
             let text = "among several peers a Primary is not brought up to date: make it Secondary first";
             return Progress::Ended(Err(failure(Code::NotSupported.code(), text)));
         }
@@ -181,7 +146,7 @@ impl Resource {
     /// rely on two copies.
     pub(crate) fn gives_up_copy(&self, d: VolumeNr) -> bool {
         let for_peer = |c: &Connection| c.asked_later.is_some_and(|(volume, _)| volume == d);
-        self.pending.iter().any(|p| p.what.gives_up(d)) || self.connections.values().any(for_peer)
+        self.pending.iter().any(|p| p.what.gives_up(d)) || self.node.connections.values().any(for_peer)
     }
 
     /// Has the peer all that was sent to it, for good? If not, it is asked to say so, by a barrier.
@@ -191,8 +156,8 @@ impl Resource {
     /// that is not good itself stands for nothing.
     pub(super) fn peer_has_all(&mut self, d: VolumeNr) -> bool {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
-        let lacks = self.connections.values().any(|c| c.log.unconfirmed().any(|sent| of_volume(sent.request)));
-        let good = self.state.disk(d) == DiskState::UpToDate;
+        let lacks = self.node.connections.values().any(|c| c.log.unconfirmed().any(|sent| of_volume(sent.request)));
+        let good = self.node.state.disk(d) == DiskState::UpToDate;
         if !lacks || !good {
             return true;
         }
@@ -204,11 +169,11 @@ impl Resource {
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
     /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
-        if self.connections[i].speaks9() {
+        if self.node.connections[i].speaks9() {
             return self.starting_sync9(i, d);
         }
         self.mark_all(i, d);
-        match self.state.replication(i, d) {
+        match self.node.state.replication(i, d) {
             Replication::StartingSyncS => self.begin_as_source(i, d),
             Replication::StartingSyncT => {
                 self.enter_resync(i, Set::Replication(i, d, Replication::WFSyncUUID).into());
@@ -218,7 +183,7 @@ impl Resource {
     }
 
     pub(super) fn outdate(&mut self, id: u64, d: VolumeNr) {
-        if self.devices[d].attaching.is_some() {
+        if self.node.devices[d].attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
         }
@@ -238,8 +203,8 @@ impl Resource {
             }
         });
         if clear {
-            for i in self.connections.ids() {
-                if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
+            for i in self.node.connections.ids() {
+                if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i) {
                     b.fill(slot, false);
                 }
             }
@@ -252,10 +217,10 @@ impl Resource {
             return self.end(Some(id), Err(refusal));
         }
         let (partner, view) = (self.partner(d), self.view(d));
-        let set = self.devices[d].uuids(partner);
+        let set = self.node.devices[d].uuids(partner);
         let skip = clear_bitmap
             && view.replication == Replication::Established
-            && partner.is_some_and(|i| self.connections[i].version() >= 90)
+            && partner.is_some_and(|i| self.node.connections[i].version() >= 90)
             && set.current == Generation::JUST_CREATED;
         let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&view.peer_disk);
         if skip && (attaching || view.disk < DiskState::Inconsistent) {
@@ -263,18 +228,18 @@ impl Resource {
             let text = "both nodes need their disks, and one of them is not attached: try again when it is";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
+        let alone = self.node.connections.ids().all(|i| self.node.state.connection(i) == ConnectionState::StandAlone);
         if !skip && !alone {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.connections[i].speaks9());
+        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.node.connections[i].speaks9());
         if in_9 {
             self.begin_equal9(d);
         } else {
             self.begin_by_command(d, partner, (clear_bitmap, skip));
         }
-        self.devices[d].exposed = self.devices[d].uuids(partner).current;
+        self.node.devices[d].exposed = self.node.devices[d].uuids(partner).current;
         if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
             self.peer_has_our_generations(i, d);
@@ -282,7 +247,7 @@ impl Resource {
             let here = |(_, pair): &(NodeId, &PairState)| {
                 pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
             };
-            let declared = self.state.pairs(d).filter(here).map(|(peer, _)| peer);
+            let declared = self.node.state.pairs(d).filter(here).map(|(peer, _)| peer);
             declared.for_each(|peer| change.push(Set::PeerDisk(peer, d, DiskState::UpToDate)));
             self.took_place(change);
             if view.peer_disk == DiskState::Diskless {
@@ -291,6 +256,45 @@ impl Resource {
             }
         }
         self.end(Some(id), Ok(()));
+    }
+}
+
+impl Node {
+    /// Is there a disk that a command can be about?
+    ///
+    /// # Errors
+    /// One that is being attached is not there yet, one that is being let go of not any more.
+    pub(super) fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
+        let dev = &self.devices[d];
+        if dev.attaching.is_some() {
+            let text = "the disk is just being attached: try again when that has ended";
+            return Err(failure(Code::InTransientState.code(), text));
+        }
+        if !self.usable(d) {
+            return Err(failure(138, "the volume has no disk here: attach it first"));
+        }
+        Ok(())
+    }
+
+    /// The Primary, or another peer with a good copy.
+    fn source_to_copy_from(&self, d: VolumeNr) -> Option<NodeId> {
+        let good = |i: &NodeId| self.state.replicates(*i, d) && self.state.peer_disk(*i, d) == DiskState::UpToDate;
+        let partner = self.partner(d)?;
+        Some(partner).filter(good).or_else(|| self.connections.ids().find(good)).or(Some(partner))
+    }
+
+    /// What is marked can be copied without a new handshake in 9's dialect only.
+    fn copies_marked(&self, partner: Option<NodeId>) -> Result<(), CommandError> {
+        let Some(i) = partner.filter(|i| self.state.is_connected(*i)) else {
+            let text = "with --reset-bitmap=no this needs a connection to the peer: connect first";
+            return Err(failure(Code::NeedConnection.code(), text));
+        };
+        if self.connections[i].version() < KEEPS_BITMAP {
+            let text = "this peer can only replace all of a volume: --reset-bitmap=no needs protocol version 120, of DRBD \
+                        9's dialect; without it all is copied, and after a verify `disconnect` and `connect` copy what differs";
+            return Err(failure(175, text));
+        }
+        Ok(())
     }
 }
 

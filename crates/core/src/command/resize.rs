@@ -6,6 +6,7 @@ use crate::api::{CommandError, failure};
 use crate::command::pending::{Progress, Resizing, SOON, Waiting};
 use crate::command::two_phase::new_size::NewSize;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
+use crate::node::Node;
 use units::{Duration, VolumeNr};
 use wire::ResizeFlags;
 
@@ -19,31 +20,18 @@ impl Resource {
         match allowed {
             Err(refusal) => self.end(Some(id), Err(refusal)),
             Ok(()) if nine => {
-                let until = self.now + PATIENCE;
+                let until = self.node.now + PATIENCE;
                 self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, asked: false }));
             }
             Ok(()) => {
                 let size = sizes::usable(&self.size_limits(d));
                 self.adopt_size(d, size, !flags.assume_clean);
-                if self.state.replicates_anywhere(d) {
-                    self.connections.ids().for_each(|i| self.send_sizes(i, d));
+                if self.node.state.replicates_anywhere(d) {
+                    self.node.connections.ids().for_each(|i| self.send_sizes(i, d));
                 }
                 self.end(Some(id), Ok(()));
             }
         }
-    }
-
-    fn may_resize(&self, d: VolumeNr, flags: ResizeFlags, nine: bool) -> Result<(), CommandError> {
-        if flags.forced && !nine {
-            let text = "the peer says itself how large its device is: let that grow first, and resize while connected";
-            return Err(failure(Code::NotSupported.code(), text));
-        }
-        let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
-        let may = sizes::may_resize(!self.usable(d), self.state.copies(d), oldest, flags.assume_clean);
-        may.map_err(|reason| match reason {
-            Reason::ResizeDuringResync => failure(130, "a resync is running: resize when it has ended"),
-            other => failure(153, other.to_string()),
-        })
     }
 
     pub(super) fn step_resize(&mut self, id: u64, resizing: Resizing) -> Progress {
@@ -64,14 +52,6 @@ impl Resource {
         }
     }
 
-    fn resize_later(&self, resizing: Resizing) -> Progress {
-        if self.now >= resizing.until {
-            let text = "the nodes do not come to agree on something else: try again";
-            return Progress::Ended(Err(failure(Code::ConcurrentStateChange.code(), text)));
-        }
-        Progress::Later(Waiting::Resize(Resizing { asked: false, ..resizing }), self.now + SOON)
-    }
-
     /// What came of asking all.
     pub(super) fn resize_answered(&mut self, id: u64, outcome: Result<(), CommandError>) {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else { return };
@@ -85,17 +65,9 @@ impl Resource {
         self.goes_on_or_ends(at, id, progress);
     }
 
-    /// The nodes do not agree on a size, for this reason.
-    pub(super) fn resize_failed(&self, d: VolumeNr, code: Code) -> CommandError {
-        match code {
-            Code::FailedByPeer => failure(code.code(), "a peer refuses to change the size; its log says why"),
-            other => self.refusal(d, other),
-        }
-    }
-
     /// The size that the nodes agree on, by what those said that were reached.
     pub(super) fn size_agreed(&self, d: VolumeNr, asked: &NewSize) -> Result<units::Sector, CommandError> {
-        let dev = &self.devices[d];
+        let dev = &self.node.devices[d];
         let away = self.away_with_disk(d, asked);
         let limits = sizes::Limits {
             peer: asked.most_of_peers(),
@@ -125,6 +97,37 @@ impl Resource {
             }
         };
         Err(failure(111, text))
+    }
+}
+
+impl Node {
+    fn may_resize(&self, d: VolumeNr, flags: ResizeFlags, nine: bool) -> Result<(), CommandError> {
+        if flags.forced && !nine {
+            let text = "the peer says itself how large its device is: let that grow first, and resize while connected";
+            return Err(failure(Code::NotSupported.code(), text));
+        }
+        let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
+        let may = sizes::may_resize(!self.usable(d), self.state.copies(d), oldest, flags.assume_clean);
+        may.map_err(|reason| match reason {
+            Reason::ResizeDuringResync => failure(130, "a resync is running: resize when it has ended"),
+            other => failure(153, other.to_string()),
+        })
+    }
+
+    fn resize_later(&self, resizing: Resizing) -> Progress {
+        if self.now >= resizing.until {
+            let text = "the nodes do not come to agree on something else: try again";
+            return Progress::Ended(Err(failure(Code::ConcurrentStateChange.code(), text)));
+        }
+        Progress::Later(Waiting::Resize(Resizing { asked: false, ..resizing }), self.now + SOON)
+    }
+
+    /// The nodes do not agree on a size, for this reason.
+    pub(super) fn resize_failed(&self, d: VolumeNr, code: Code) -> CommandError {
+        match code {
+            Code::FailedByPeer => failure(code.code(), "a peer refuses to change the size; its log says why"),
+            other => self.refusal(d, other),
+        }
     }
 
     fn may_shrink(&self, d: VolumeNr, limits: &sizes::Limits) -> Result<(), CommandError> {

@@ -8,18 +8,19 @@ use crate::decide::roles::{Promotion, Step};
 use crate::decide::state::Replication;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{DiskState, StateChangeResult as Code, roles};
+use crate::node::Node;
 use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 
 impl Resource {
     pub(super) fn step_promotion(&mut self, id: u64, promotion: Promotion, stage: Stage) -> Progress {
         let at = |stage| Progress::Waits(Waiting::Promote { promotion, stage });
-        let soon = self.now + SOON;
+        let soon = self.node.now + SOON;
         let later = || Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, soon);
         if !matches!(stage, Stage::Ask) {
             return at(stage);
         }
-        if self.state.is_primary() && !promotion.changes(self.state.volumes.values().map(|v| v.disk)) {
+        if self.node.state.is_primary() && !promotion.changes(self.node.state.volumes.values().map(|v| v.disk)) {
             // Another command has done it, maybe while this one waited: no generation begins.
             return Progress::Ended(Ok(()));
         }
@@ -27,12 +28,12 @@ impl Resource {
             return Progress::Ended(Err(failure(Code::TwoPrimaries.code(), text)));
         }
         // What a lost peer wrote and is still on its way to a disk would change under the applications.
-        if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
+        if self.node.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
         }
         let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
-        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.state.disk(*d)) && !self.is_untouched(*d);
-        if let Some(d) = self.devices.ids().find(lacks) {
+        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.node.state.disk(*d)) && !self.is_untouched(*d);
+        if let Some(d) = self.node.devices.ids().find(lacks) {
             let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(d) };
             return self.promotion_result(promotion, Err(refusal));
         }
@@ -56,39 +57,22 @@ impl Resource {
         }
     }
 
-    /// With `allow-two-primaries` one of several peers is connected at a time (`refuse_beside_other`). Is there one
-    /// that is not, perhaps for that reason alone? It may be Primary, or be promoted, without meeting this node.
-    fn apart_with_two_primaries(&self) -> Option<String> {
-        let two = self.connections.members().len() > 1 && self.connections.values().any(|c| c.cfg.two_primaries);
-        let (_, apart) = self.connections.iter().find(|(i, _)| two && !self.state.is_connected(*i))?;
-        let (name, resource) = (&apart.cfg.peer_name, &self.cfg.name);
-        Some(format!(
-            "{name} is not connected: with allow-two-primaries one of several peers is at a time as yet, and {name} \
-             may be Primary as well; set allow-two-primaries to no: urbd adjust {resource}"
-        ))
-    }
-
     /// What a promotion asks for as things are.
     fn rise(&self, promotion: &Promotion) -> Change {
         let mut change = Change::from(Set::Role(Role::Primary));
-        for d in self.devices.ids() {
-            let rise = promotion.request(self.state.disk(d));
+        for d in self.node.devices.ids() {
+            let rise = promotion.request(self.node.state.disk(d));
             if self.is_untouched(d) {
                 change.push(Set::Unused(d));
             }
             rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(d, disk)));
-            for (i, pair) in self.state.pairs(d) {
+            for (i, pair) in self.node.state.pairs(d) {
                 // A peer that is there says itself what its disk is.
                 let away = pair.replication == Replication::Off;
                 rise.peer_disk.filter(|_| away).into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
             }
         }
         change
-    }
-
-    /// Volumes whose users are going to see data that was not known to be good.
-    fn forced_volumes(&self, promotion: &Promotion) -> Vec<VolumeNr> {
-        self.devices.ids().filter(|d| promotion.forces(self.state.disk(*d))).collect()
     }
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
@@ -107,15 +91,15 @@ impl Resource {
             Ok(()) => (Code::Success, None),
             Err(refusal) => (refusal.code, refusal.volume),
         };
-        let volume = about.unwrap_or(self.devices.first());
-        let disk = self.state.disk(volume);
+        let volume = about.unwrap_or(self.node.devices.first());
+        let disk = self.node.state.disk(volume);
         match promotion.next(code, disk) {
             Step::Done => Progress::Ended(Ok(())),
             Step::Request(_) => Progress::Waits(Waiting::Promote { promotion, stage: Stage::Ask }),
             Step::FencePeer => self.fence_for_promotion(promotion, code, volume),
             Step::WaitThenRequest(_) => {
-                let patience = self.connections.values().map(|c| c.cfg.ping_timeout).max().unwrap_or(Duration(0));
-                let at = self.now + patience + Duration::from_millis(100);
+                let patience = self.node.connections.values().map(|c| c.cfg.ping_timeout).max().unwrap_or(Duration(0));
+                let at = self.node.now + patience + Duration::from_millis(100);
                 Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, at)
             }
             Step::Failed(code) => Progress::Ended(Err(self.refusal(volume, code))),
@@ -124,9 +108,9 @@ impl Resource {
 
     /// Has the peers fenced that are out of reach. Without a handler the answer is there already.
     fn fence_for_promotion(&mut self, promotion: Promotion, code: Code, volume: VolumeNr) -> Progress {
-        let mut away: Vec<_> = self.connections.ids().filter(|i| !self.state.is_connected(*i)).collect();
+        let mut away: Vec<_> = self.node.connections.ids().filter(|i| !self.node.state.is_connected(*i)).collect();
         if away.is_empty() {
-            away.extend(self.connections.ids());
+            away.extend(self.node.connections.ids());
         }
         let mut waits = NodeMask::default();
         let mut fenced = true;
@@ -143,7 +127,7 @@ impl Resource {
     }
 
     fn promotion_fenced(&mut self, mut promotion: Promotion, fenced: bool, code: Code, volume: VolumeNr) -> Progress {
-        match promotion.fenced(fenced, code, self.state.disk(volume)) {
+        match promotion.fenced(fenced, code, self.node.state.disk(volume)) {
             Step::Failed(code) => Progress::Ended(Err(self.refusal(volume, code))),
             _ => Progress::Waits(Waiting::Promote { promotion, stage: Stage::Ask }),
         }
@@ -175,13 +159,14 @@ impl Resource {
 
     /// This node has become Primary, with these volumes by force.
     pub(super) fn promoted(&mut self, forced: &[VolumeNr]) {
-        self.connections.values_mut().for_each(|c| c.discard_my_data = false);
-        for d in self.devices.ids() {
+        self.node.connections.values_mut().for_each(|c| c.discard_my_data = false);
+        for d in self.node.devices.ids() {
             let view = self.view(d);
             let connected = view.is_together();
             let promoted = roles::promoted(forced.contains(&d), connected, view.disk, view.peer_disk);
             // With 9's dialect it begins with the first write; of what has no data, with the data.
-            let later = self.state.volumes[d].unused || self.devices[d].first_write.is_due() && !forced.contains(&d);
+            let later =
+                self.node.state.volumes[d].unused || self.node.devices[d].first_write.is_due() && !forced.contains(&d);
             if forced.contains(&d) && self.has_peers_of_9() {
                 self.begin_forced9(d);
             } else if promoted.new_generation && !later {
@@ -200,12 +185,12 @@ impl Resource {
     }
 
     fn note_role_in_generation(&mut self, d: VolumeNr) {
-        let primary = self.state.is_primary();
+        let primary = self.node.state.is_primary();
         // In 9's dialect the bit says who began the generation, not who is Primary by now.
         if primary && self.has_peers_of_9() {
             return;
         }
-        if let Some(b) = &mut self.devices[d].backing
+        if let Some(b) = &mut self.node.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
         {
             b.md.current = b.md.current.with_primary_bit(primary);
@@ -216,20 +201,20 @@ impl Resource {
         if asked {
             return Progress::Waits(Waiting::Demote { force, asked });
         }
-        if !self.state.is_primary() {
+        if !self.node.state.is_primary() {
             return Progress::Ended(Ok(()));
         }
         if force {
-            self.devices.values_mut().for_each(|d| d.openers = crate::Openers::default());
+            self.node.devices.values_mut().for_each(|d| d.openers = crate::Openers::default());
         }
-        if self.devices.values().any(|d| d.openers.writers + d.openers.readers > 0) {
+        if self.node.devices.values().any(|d| d.openers.writers + d.openers.readers > 0) {
             let text = "the device is in use: close it (umount, stop the VM, disconnect NBD clients) and try again";
             return Progress::Ended(Err(failure(Code::DeviceInUse.code(), text)));
         }
         // Everything on its way must be settled on both sides (spec 8.2).
         self.close_epoch();
         self.send_due_barriers();
-        let busy = self.requests_under_way() && !self.state.is_frozen();
+        let busy = self.requests_under_way() && !self.node.state.is_frozen();
         let unconfirmed = self.connected().any(|(_, c)| !c.log.is_confirmed());
         if busy || unconfirmed {
             return Progress::Waits(Waiting::Demote { force, asked: false });
@@ -255,7 +240,7 @@ impl Resource {
         match outcome {
             Ok(()) => Progress::Ended(Ok(())),
             Err(refusal) => {
-                let d = refusal.volume.unwrap_or(self.devices.first());
+                let d = refusal.volume.unwrap_or(self.node.devices.first());
                 Progress::Ended(Err(self.refusal(d, refusal.code)))
             }
         }
@@ -265,16 +250,35 @@ impl Resource {
     pub(super) fn has_become_secondary(&mut self) {
         self.say_who_has_what();
         self.tell_demotion();
-        self.devices.ids().for_each(|d| self.demoted(d));
+        self.node.devices.ids().for_each(|d| self.demoted(d));
     }
 
     fn demoted(&mut self, d: VolumeNr) {
         self.reads_outlive_role(d);
         self.refuse_waiting(d);
         self.note_role_in_generation(d);
-        if self.state.replicates_anywhere(d) {
+        if self.node.state.replicates_anywhere(d) {
             self.tell_state(d);
         }
         self.md_changed(d);
+    }
+}
+
+impl Node {
+    /// With `allow-two-primaries` one of several peers is connected at a time (`refuse_beside_other`). Is there one
+    /// that is not, perhaps for that reason alone? It may be Primary, or be promoted, without meeting this node.
+    fn apart_with_two_primaries(&self) -> Option<String> {
+        let two = self.connections.members().len() > 1 && self.connections.values().any(|c| c.cfg.two_primaries);
+        let (_, apart) = self.connections.iter().find(|(i, _)| two && !self.state.is_connected(*i))?;
+        let (name, resource) = (&apart.cfg.peer_name, &self.cfg.name);
+        Some(format!(
+            "{name} is not connected: with allow-two-primaries one of several peers is at a time as yet, and {name} \
+             may be Primary as well; set allow-two-primaries to no: urbd adjust {resource}"
+        ))
+    }
+
+    /// Volumes whose users are going to see data that was not known to be good.
+    fn forced_volumes(&self, promotion: &Promotion) -> Vec<VolumeNr> {
+        self.devices.ids().filter(|d| promotion.forces(self.state.disk(*d))).collect()
     }
 }

@@ -16,6 +16,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::view::{Kind, Refusal};
 use crate::dialect9::handshake::attempt::Verdict;
+use crate::node::Node;
 use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Role, Socket, StateChange, WireMask};
@@ -30,11 +31,6 @@ const MOST_DOUBLED: u32 = 3;
 const LATER: Duration = Duration::from_secs(1);
 
 impl Resource {
-    /// Nodes that are connected, and speak 9's dialect.
-    pub(crate) fn neighbours9(&self) -> NodeMask {
-        self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
-    }
-
     /// Are changes made in two phases? Also while a transaction is under way that connects to the first neighbour: who
     /// has said yes to it has told what this node is, and is not to be anything else before it is decided.
     pub(super) fn changes_in_two_phases(&self) -> bool {
@@ -52,7 +48,7 @@ impl Resource {
                 tid => break tid,
             }
         };
-        let own = self.cfg.node;
+        let own = self.node.cfg.node;
         let asks = target.into_iter().fold(self.neighbours9(), NodeMask::with);
         let asked = matter.asked();
         let head = wire::Transaction {
@@ -72,7 +68,7 @@ impl Resource {
         let pinged = pings.then(|| self.ping_all(asks)).filter(|pinged| !pinged.is_empty());
         let asks_at_once = pinged.is_none();
         let stage = pinged.map_or(Stage::Asking, Stage::Pinging);
-        let until = self.now + PATIENCE;
+        let until = self.node.now + PATIENCE;
         self.transaction.begin(Transaction::TwoPhase(Box::new(TwoPhase {
             head,
             volume,
@@ -88,34 +84,6 @@ impl Resource {
             self.send_prepare();
         }
         true
-    }
-
-    /// What this node contributes to a transaction of its own.
-    fn own_masks(&self, asked: &StateChange, target: Option<NodeId>, asks: NodeMask) -> Masks {
-        let own = self.cfg.node;
-        let mut reachable = asks.with(own);
-        if let (Some(ConnState::Disconnecting), Some(target)) = (asked.conn, target) {
-            // The target's side is another one from now on.
-            reachable.remove(target);
-        }
-        let mut masks = Masks { reachable, ..Masks::default() };
-        if asked.role.unwrap_or(self.state.role) == Role::Primary {
-            masks.primary.insert(own);
-            masks.weak = self.weak_beside(reachable);
-        }
-        masks
-    }
-
-    /// A Primary's: who does not get what it writes, if good data of some volume is within reach.
-    fn weak_beside(&self, reachable: NodeMask) -> WireMask {
-        let good = |d| self.state.disk(d) == DiskState::UpToDate || self.state.good_peers(d).next().is_some();
-        if self.devices.ids().any(good) { WireMask::all_but(reachable) } else { WireMask::NONE }
-    }
-
-    /// Who is told what becomes of it, and the header of that.
-    fn told_of(&self, two: &TwoPhase) -> (NodeMask, wire::Transaction) {
-        let all = two.head.target.into_iter().fold(self.neighbours9(), NodeMask::with);
-        (all, wire::Transaction { nodes_to_reach: WireMask::all_but(all.with(self.cfg.node)), ..two.head })
     }
 
     fn send_prepare(&mut self) {
@@ -136,7 +104,7 @@ impl Resource {
     pub(crate) fn answered_for_transaction(&mut self, i: NodeId) {
         let Some(two) = self.transaction.two_phase_mut() else { return };
         let Part::Initiator { stage: Stage::Pinging(waits), .. } = &mut two.part else { return };
-        waits.settle(i, |ping| self.connections[i].pings.has_answered(ping));
+        waits.settle(i, |ping| self.node.connections[i].pings.has_answered(ping));
         if waits.is_empty() {
             self.send_prepare();
         }
@@ -151,7 +119,7 @@ impl Resource {
         let change = Change::from(Set::Connection(i, ConnectionState::Connected));
         let asked = StateChange {
             conn: Some(ConnState::WFReportParams),
-            role: Some(self.state.role),
+            role: Some(self.node.state.role),
             ..StateChange::default()
         };
         let matter = Matter::State { asked, change };
@@ -160,17 +128,12 @@ impl Resource {
         }
     }
 
-    /// Is some disk about to be there? What would be said of it now is about to be wrong.
-    fn opens_disks(&self) -> bool {
-        self.devices.ids().any(|d| self.devices[d].is_opening())
-    }
-
     /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
     /// to connect that the ways of their packets may be too long for all of them: they leave each other the more room
     /// the more often that happens.
     fn connect_soon(&mut self, i: NodeId) {
-        let peers = self.connections.members().len();
-        let collisions = self.connections[i].nine_mut().map_or(0, |nine| {
+        let peers = self.node.connections.members().len();
+        let collisions = self.node.connections[i].nine_mut().map_or(0, |nine| {
             nine.collisions += 1;
             nine.collisions
         });
@@ -180,8 +143,8 @@ impl Resource {
     }
 
     fn connect_later(&mut self, i: NodeId, wait: Duration) {
-        let at = self.now + wait;
-        if let Some(nine) = self.connections[i].nine_mut() {
+        let at = self.node.now + wait;
+        if let Some(nine) = self.node.connections[i].nine_mut() {
             nine.again = Some(at);
         }
     }
@@ -196,8 +159,8 @@ impl Resource {
         };
         // Who is not connected is asked by nobody but the initiator that wants to connect to it.
         let asks = |two: &TwoPhase| two.is(vote.tid, vote.initiator) && two.connects == Some(i);
-        let ended = vote.initiator == self.cfg.node && !self.takes_part_in(vote.tid, vote.initiator);
-        let asked = self.state.connection(i) != ConnectionState::Connecting
+        let ended = vote.initiator == self.node.cfg.node && !self.takes_part_in(vote.tid, vote.initiator);
+        let asked = self.node.state.connection(i) != ConnectionState::Connecting
             || ended
             || self.transaction.two_phase().is_some_and(asks);
         if !asked {
@@ -235,7 +198,7 @@ impl Resource {
 
     /// Who does not want to be connected says so on the one stream, and what this node can tell by why on the other.
     fn wait_for_reasons(&mut self, i: NodeId, answer: Answer) {
-        let until = self.now + self.connections[i].cfg.ping_timeout;
+        let until = self.node.now + self.node.connections[i].cfg.ping_timeout;
         if let Some(two) = self.transaction.two_phase_mut()
             && answer == Answer::No
             && two.is_ours()
@@ -256,12 +219,12 @@ impl Resource {
     fn transaction_went_on(&mut self) {
         let Some(two) = self.transaction.two_phase() else { return };
         let verdict = match two.connects {
-            Some(i) => self.connections[i].verdict(),
+            Some(i) => self.node.connections[i].verdict(),
             None => Verdict::Connect,
         };
         let all = two.waits_for.is_empty();
         let refused = two.answer == Answer::No;
-        let over = self.now >= two.until;
+        let over = self.node.now >= two.until;
         match &two.part {
             Part::Initiator { stage: Stage::Pinging(_), .. } => {}
             Part::Initiator { .. } if two.answer == Answer::Retry => {
@@ -299,7 +262,7 @@ impl Resource {
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
             Part::Initiator { origin: Origin::Connect | Origin::Settle, .. } => Ok(()),
-            Part::Initiator { origin: Origin::Attach(d), .. } if self.devices[*d].asks_to_attach() => Ok(()),
+            Part::Initiator { origin: Origin::Attach(d), .. } if self.node.devices[*d].asks_to_attach() => Ok(()),
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
             _ => self.would_be(&two.change(), Kind::Wish).map(drop),
         };
@@ -347,13 +310,8 @@ impl Resource {
     fn makes_second_primary(&self) -> bool {
         let Some(two) = self.transaction.two_phase() else { return false };
         let concerned = two.connects.is_some() || two.asked().role == Some(Role::Primary);
-        let allowed = self.connections.values().any(|c| c.cfg.two_primaries);
-        concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
-    }
-
-    /// Those of these nodes that this one is not connected to.
-    fn out_of_reach(&self, nodes: NodeMask) -> NodeMask {
-        nodes.without(self.connected().map(|(i, _)| i).collect()).without(NodeMask::of(self.cfg.node))
+        let allowed = self.node.connections.values().any(|c| c.cfg.two_primaries);
+        concerned && !allowed && self.node.connections.members().len() > 1 && two.masks.primary.len() > 1
     }
 
     /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6):
@@ -362,8 +320,8 @@ impl Resource {
         if self.out_of_reach(primaries).is_empty() || self.neighbours9().is_empty() && !parts {
             return;
         }
-        for d in self.devices.ids() {
-            if matches!(self.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
+        for d in self.node.devices.ids() {
+            if matches!(self.node.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
                 let text = "a node is Primary that this one does not reach: this disk is outdated";
                 self.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
                 self.took_place(Set::Disk(d, DiskState::Outdated));
@@ -380,7 +338,7 @@ impl Resource {
             Origin::Resize(_) | Origin::Settle => {}
             Origin::Command(id) => {
                 let outcome = self.commit_for_command(id, two);
-                let i = two.head.target.or_else(|| self.connections.ids().next());
+                let i = two.head.target.or_else(|| self.node.connections.ids().next());
                 i.into_iter().for_each(|i| self.answered(i, id, outcome));
             }
         }
@@ -412,7 +370,7 @@ impl Resource {
             Origin::Resize(id) => self.resize_answered(id, Err(self.resize_failed(two.volume, code))),
             Origin::Settle => self.settle_again(),
             Origin::Command(id) => {
-                let i = two.head.target.or_else(|| self.connections.ids().next());
+                let i = two.head.target.or_else(|| self.node.connections.ids().next());
                 i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
             }
         }
@@ -431,10 +389,10 @@ impl Resource {
 
     /// What follows a transaction that did not connect the nodes (4.3).
     fn connect_failed(&mut self, i: NodeId, code: Code) {
-        if self.connections[i].link.is_none() {
+        if self.node.connections[i].link.is_none() {
             return;
         }
-        let verdict = self.connections[i].verdict();
+        let verdict = self.node.connections[i].verdict();
         self.forget_attempt(i);
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
@@ -443,7 +401,7 @@ impl Resource {
             }
             (Verdict::Retry(_), _) => self.connect_later(i, LATER),
             (_, Code::ConcurrentStateChange) => self.connect_soon(i),
-            (_, Code::FailedByPeer) if self.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
+            (_, Code::FailedByPeer) if self.node.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
                 self.connect_later(i, LATER);
             }
             _ => {
@@ -491,7 +449,7 @@ impl Resource {
     }
 
     pub(crate) fn check_transaction(&mut self) {
-        if self.transaction_timer().is_none_or(|until| self.now < until) {
+        if self.transaction_timer().is_none_or(|until| self.node.now < until) {
             return;
         }
         self.tell_who_is_silent();
@@ -551,17 +509,62 @@ impl Resource {
         self.begin_two_phase(Origin::Settle, None, VolumeNr::NONE, matter)
     }
 
-    /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
-    pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
-        let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
-        self.connected().any(|(i, c)| c.speaks9() && concerned(i))
-    }
-
     /// Asks all whether a disk may come into use. False: another transaction is under way.
     pub(crate) fn ask_to_attach(&mut self, d: VolumeNr) -> bool {
         let change = Change::from(Set::Disk(d, DiskState::Negotiating));
         let asked = StateChange { disk: Some(DiskState::Negotiating), ..StateChange::default() };
         self.begin_two_phase(Origin::Attach(d), None, d, Matter::State { asked, change })
+    }
+}
+
+impl Node {
+    /// Nodes that are connected, and speak 9's dialect.
+    pub(crate) fn neighbours9(&self) -> NodeMask {
+        self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
+    }
+
+    /// What this node contributes to a transaction of its own.
+    fn own_masks(&self, asked: &StateChange, target: Option<NodeId>, asks: NodeMask) -> Masks {
+        let own = self.cfg.node;
+        let mut reachable = asks.with(own);
+        if let (Some(ConnState::Disconnecting), Some(target)) = (asked.conn, target) {
+            // The target's side is another one from now on.
+            reachable.remove(target);
+        }
+        let mut masks = Masks { reachable, ..Masks::default() };
+        if asked.role.unwrap_or(self.state.role) == Role::Primary {
+            masks.primary.insert(own);
+            masks.weak = self.weak_beside(reachable);
+        }
+        masks
+    }
+
+    /// A Primary's: who does not get what it writes, if good data of some volume is within reach.
+    fn weak_beside(&self, reachable: NodeMask) -> WireMask {
+        let good = |d| self.state.disk(d) == DiskState::UpToDate || self.state.good_peers(d).next().is_some();
+        if self.devices.ids().any(good) { WireMask::all_but(reachable) } else { WireMask::NONE }
+    }
+
+    /// Who is told what becomes of it, and the header of that.
+    fn told_of(&self, two: &TwoPhase) -> (NodeMask, wire::Transaction) {
+        let all = two.head.target.into_iter().fold(self.neighbours9(), NodeMask::with);
+        (all, wire::Transaction { nodes_to_reach: WireMask::all_but(all.with(self.cfg.node)), ..two.head })
+    }
+
+    /// Is some disk about to be there? What would be said of it now is about to be wrong.
+    fn opens_disks(&self) -> bool {
+        self.devices.ids().any(|d| self.devices[d].is_opening())
+    }
+
+    /// Those of these nodes that this one is not connected to.
+    fn out_of_reach(&self, nodes: NodeMask) -> NodeMask {
+        nodes.without(self.connected().map(|(i, _)| i).collect()).without(NodeMask::of(self.cfg.node))
+    }
+
+    /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
+    pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
+        let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
+        self.connected().any(|(i, c)| c.speaks9() && concerned(i))
     }
 }
 

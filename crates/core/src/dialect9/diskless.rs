@@ -6,6 +6,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::connection::PeerDevice;
 use crate::decide::state::State;
+use crate::node::Node;
 use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
@@ -17,18 +18,12 @@ fn lives_on_peer(state: &State, i: NodeId, d: VolumeNr) -> bool {
 }
 
 impl Resource {
-    /// Is the peer a Primary that speaks 9's dialect, beside this node, which is none?
-    pub(crate) fn writer_of_9(&self, i: NodeId) -> bool {
-        let primary = self.state.is_connected(i) && self.state.peers[i].role() == Role::Primary;
-        primary && !self.state.is_primary() && self.connections[i].speaks9()
-    }
-
     /// A Primary has no disk any more, or a peer has one again: a generation begins that the own disk has no part in.
     pub(crate) fn follow_lost_disks(&mut self, old: &State) {
-        for i in self.connections.ids() {
-            for d in self.devices.ids() {
-                let begins = lives_on_peer(&self.state, i, d) && !lives_on_peer(old, i, d);
-                if begins && !self.in_mesh9() && self.connections[i].speaks9() {
+        for i in self.node.connections.ids() {
+            for d in self.node.devices.ids() {
+                let begins = lives_on_peer(&self.node.state, i, d) && !lives_on_peer(old, i, d);
+                if begins && !self.in_mesh9() && self.node.connections[i].speaks9() {
                     self.to_settle.push_back(ToSettle::BeginWithoutDisk(i, d));
                 }
             }
@@ -37,14 +32,14 @@ impl Resource {
 
     /// The peer is told of the generation before any write that belongs to it, and makes it durable.
     pub(crate) fn begin_without_disk9(&mut self, i: NodeId, d: VolumeNr) {
-        if !lives_on_peer(&self.state, i, d) {
+        if !lives_on_peer(&self.node.state, i, d) {
             return;
         }
         let current = self.draw_generation().with_primary_bit(true);
         self.close_epoch();
-        let dev = &mut self.devices[d];
+        let dev = &mut self.node.devices[d];
         dev.exposed = current;
-        self.connections[i].peer_devices[d].generation_of_peer(current);
+        self.node.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
         self.status_changed = true;
@@ -55,22 +50,34 @@ impl Resource {
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a
     /// generation of this disk (7.3).
     pub(crate) fn current_uuid_received(&mut self, i: NodeId, d: VolumeNr, packet: CurrentUuid) {
-        if !self.state.is_connected(i) {
+        if !self.node.state.is_connected(i) {
             return self.refuse_diskless9(i);
         }
-        let primary = self.state.peers[i].role() == Role::Primary;
-        if !primary || self.in_mesh9() || !self.state.replicates(i, d) || self.state.disk(d) != DiskState::UpToDate {
+        let primary = self.node.state.peers[i].role() == Role::Primary;
+        if !primary
+            || self.in_mesh9()
+            || !self.node.state.replicates(i, d)
+            || self.node.state.disk(d) != DiskState::UpToDate
+        {
             return;
         }
         let CurrentUuid { current, weak_nodes } = packet;
         if current.is_none() || current.same(Generation::JUST_CREATED) {
             return;
         }
-        self.connections[i].peer_devices[d].generation_of_peer(current);
-        if self.devices[d].uuids(i).current == current {
+        self.node.connections[i].peer_devices[d].generation_of_peer(current);
+        if self.node.devices[d].uuids(i).current == current {
             return;
         }
         self.generation_begun_by(i, d, current, weak_nodes.nodes().with(i));
+    }
+}
+
+impl Node {
+    /// Is the peer a Primary that speaks 9's dialect, beside this node, which is none?
+    pub(crate) fn writer_of_9(&self, i: NodeId) -> bool {
+        let primary = self.state.is_connected(i) && self.state.peers[i].role() == Role::Primary;
+        primary && !self.state.is_primary() && self.connections[i].speaks9()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::decide::Role;
 use crate::decide::state::{PairState, State};
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
+use crate::node::Node;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -28,29 +29,24 @@ fn speaks_9(c: &Connection) -> bool {
 }
 
 impl Resource {
-    /// Is there a peer that speaks 9's dialect, or would?
-    pub(crate) fn has_peers_of_9(&self) -> bool {
-        self.connections.values().any(speaks_9)
-    }
-
     /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
     pub(crate) fn follow_role(&mut self, old: &State) {
-        let (was, is) = (old.role, self.state.role);
+        let (was, is) = (old.role, self.node.state.role);
         if was == is {
             return;
         }
         let speaks = self.has_peers_of_9();
         let due = is == Role::Primary && speaks;
-        self.devices.values_mut().for_each(|dev| dev.first_write.put_due(due));
+        self.node.devices.values_mut().for_each(|dev| dev.first_write.put_due(due));
     }
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
     pub(crate) fn follow_own_disks(&mut self, old: &State) {
         let good = |s: &State, d| s.role == Role::Primary && s.disk(d) == DiskState::UpToDate;
-        for d in self.devices.ids() {
-            let comes = old.role == Role::Primary && !good(old, d) && good(&self.state, d);
-            if comes && self.in_mesh9() && self.devices[d].first_write == FirstWrite::Nothing {
-                self.devices[d].first_write.put_due(true);
+        for d in self.node.devices.ids() {
+            let comes = old.role == Role::Primary && !good(old, d) && good(&self.node.state, d);
+            if comes && self.in_mesh9() && self.node.devices[d].first_write == FirstWrite::Nothing {
+                self.node.devices[d].first_write.put_due(true);
             }
         }
     }
@@ -59,10 +55,10 @@ impl Resource {
     /// under way that the peer may lack (7.2.1). Returns whether that is so.
     pub(crate) fn generation_can_wait(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let under_way = |r: &Request| matches!(r, Request::Write(w) if w.device == d);
-        let waits = speaks_9(&self.connections[i]) && self.state.is_primary();
+        let waits = speaks_9(&self.node.connections[i]) && self.node.state.is_primary();
         let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
         if waits {
-            self.devices[d].first_write.put_due(true);
+            self.node.devices[d].first_write.put_due(true);
         }
         waits
     }
@@ -70,20 +66,20 @@ impl Resource {
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
-        let dev = &self.devices[d];
+        let dev = &self.node.devices[d];
         let waits = dev.incoming.iter().any(writes) || !dev.blocked.is_empty();
         if dev.first_write != FirstWrite::Due || !waits {
             return;
         }
-        self.devices[d].first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
+        self.node.devices[d].first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
         self.go_on_with_first_write(d);
     }
 
     /// A peer has answered a ping, or is gone.
     pub(crate) fn answered_for_first_write(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            if let FirstWrite::Pinging(waits) = &mut self.devices[d].first_write {
-                waits.settle(i, |ping| self.connections[i].pings.has_answered(ping));
+        for d in self.node.devices.ids() {
+            if let FirstWrite::Pinging(waits) = &mut self.node.devices[d].first_write {
+                waits.settle(i, |ping| self.node.connections[i].pings.has_answered(ping));
                 self.go_on_with_first_write(d);
             }
         }
@@ -91,18 +87,18 @@ impl Resource {
 
     /// An attempt to connect is over.
     pub(crate) fn go_on_with_first_writes(&mut self) {
-        self.devices.ids().for_each(|d| self.go_on_with_first_write(d));
+        self.node.devices.ids().for_each(|d| self.go_on_with_first_write(d));
     }
 
     /// Not between what a peer is told of this node's generations and the connection that follows from it: it would
     /// count as equal to a node that has begun another one.
     fn go_on_with_first_write(&mut self, d: VolumeNr) {
-        match &self.devices[d].first_write {
+        match &self.node.devices[d].first_write {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
-        self.devices[d].recheck = true;
-        self.devices[d].first_write = FirstWrite::Nothing;
+        self.node.devices[d].recheck = true;
+        self.node.devices[d].first_write = FirstWrite::Nothing;
         self.begin_among_peers9(d);
     }
 
@@ -110,14 +106,14 @@ impl Resource {
     /// `by_force`: a copy that was not good counts as good from now on. What is written to it must not be said to be of
     /// the generation that it lacked something of. These nodes do not have the new one although they are connected.
     fn begin_generation9(&mut self, d: VolumeNr, by_force: Option<NodeMask>) -> bool {
-        if self.state.disk(d) != DiskState::UpToDate {
+        if self.node.state.disk(d) != DiskState::UpToDate {
             return false;
         }
-        let day0 = self.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
+        let day0 = self.node.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
         let needed = by_force.is_some() || day0 || self.may_have_caught_up(d);
         let rotated = self.rotate_slots(d, by_force.unwrap_or_default());
-        let (fresh, primary) = (self.draw_generation(), self.state.is_primary());
-        let Some(b) = &mut self.devices[d].backing else { return false };
+        let (fresh, primary) = (self.draw_generation(), self.node.state.is_primary());
+        let Some(b) = &mut self.node.devices[d].backing else { return false };
         let old = b.md.current;
         if !b.md.new_current(fresh.0, primary, rotated, needed) {
             return false;
@@ -126,7 +122,7 @@ impl Resource {
             b.md.push_history(old, None);
         }
         let fresh = b.md.current;
-        self.devices[d].exposed = fresh;
+        self.node.devices[d].exposed = fresh;
         self.crash_is_past(d);
         self.generation_changed(d);
         self.status_changed = true;
@@ -134,6 +130,44 @@ impl Resource {
         let text = format!("new data generation {fresh}");
         self.note(Severity::Info, Some(d), None, "new-generation", text);
         true
+    }
+
+    /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
+    /// have, too.
+    pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
+        if self.begin_generation9(d, None) {
+            self.node.devices[d].first_write = FirstWrite::Writing { due: false };
+            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
+        }
+    }
+
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
+    /// is compared again who has what.
+    pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
+        self.node.devices[d].first_write = FirstWrite::Nothing;
+        let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
+        let bad = self.node.state.pairs(d).filter(inconsistent).map(|(i, _)| i).collect();
+        let unmarked = self.unmarked_peers(d);
+        self.begin_generation9(d, Some(bad));
+        for i in self.node.connections.ids() {
+            if self.node.connections[i].speaks9() && self.node.state.replicates(i, d) {
+                self.send_forced_uuids(i, d);
+                let all = self.node.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
+                match self.node.state.peer_disk(i, d) {
+                    // It says nothing of its own accord.
+                    DiskState::Outdated if all => self.copy_all(d, Some(i)),
+                    DiskState::Outdated => self.copy_marked(d, Some(i)),
+                    _ => self.node.connections[i].peer_devices[d].consider_resync = true,
+                }
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Is there a peer that speaks 9's dialect, or would?
+    pub(crate) fn has_peers_of_9(&self) -> bool {
+        self.connections.values().any(speaks_9)
     }
 
     /// Has a peer, which is not here, a slot that counts from an older generation than it may have by now: a resync
@@ -146,37 +180,6 @@ impl Resource {
             let record = b.md.peer(i);
             record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)
         })
-    }
-
-    /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
-    /// have, too.
-    pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
-        if self.begin_generation9(d, None) {
-            self.devices[d].first_write = FirstWrite::Writing { due: false };
-            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
-        }
-    }
-
-    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
-    /// is compared again who has what.
-    pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
-        self.devices[d].first_write = FirstWrite::Nothing;
-        let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
-        let bad = self.state.pairs(d).filter(inconsistent).map(|(i, _)| i).collect();
-        let unmarked = self.unmarked_peers(d);
-        self.begin_generation9(d, Some(bad));
-        for i in self.connections.ids() {
-            if self.connections[i].speaks9() && self.state.replicates(i, d) {
-                self.send_forced_uuids(i, d);
-                let all = self.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
-                match self.state.peer_disk(i, d) {
-                    // It says nothing of its own accord.
-                    DiskState::Outdated if all => self.copy_all(d, Some(i)),
-                    DiskState::Outdated => self.copy_marked(d, Some(i)),
-                    _ => self.connections[i].peer_devices[d].consider_resync = true,
-                }
-            }
-        }
     }
 
     /// Who has another generation than this node, which this node's slot for it does not count from: it went another

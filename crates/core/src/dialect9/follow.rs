@@ -8,6 +8,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::Replication;
 use crate::decide::view::Kind;
+use crate::node::Node;
 use units::{NodeId, VolumeNr};
 use wire::StateWord;
 
@@ -17,17 +18,11 @@ fn is_beginning(replication: Replication) -> bool {
 }
 
 impl Resource {
-    /// May the peer have come to something else than this node?
-    fn may_differ(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
-    }
-
     /// A resync is to begin with the connect: whether the peer has come to that as well it says at once, or it is gone.
     /// Applications wait for that no longer than for the answer to a ping.
     pub(super) fn awaits_conclusion(&mut self, i: NodeId) {
-        let waits = self.devices.ids().any(|d| self.awaits_target(d));
-        if waits && self.state.is_primary() {
+        let waits = self.node.devices.ids().any(|d| self.awaits_target(d));
+        if waits && self.node.state.is_primary() {
             self.send_ping(i);
         }
     }
@@ -45,10 +40,10 @@ impl Resource {
         if !first || !self.in_mesh9() || !self.may_differ(i) {
             return false;
         }
-        let own = self.state.replication(i, d);
+        let own = self.node.state.replication(i, d);
         match (own, says) {
             (Replication::Established, Replication::Established) => {
-                if self.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+                if self.node.connections[i].peer_devices[d].keeps == Keeps::Unheard {
                     self.count_as_equal(i, d);
                 }
                 return false;
@@ -66,7 +61,7 @@ impl Resource {
     /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
     /// it has made of that has come: that says nothing of the resync.
     pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
-        let says = &mut self.connections[i].peer_devices[d].says;
+        let says = &mut self.node.connections[i].peer_devices[d].says;
         let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
         if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
             *says = Replication::Established;
@@ -76,11 +71,11 @@ impl Resource {
     /// The peer has decided that something is to be copied.
     fn mirror(&mut self, i: NodeId, d: VolumeNr, begins: Replication, theirs: &StateWord) {
         let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };
-        let overwritten = mine == Replication::WFBitMapT && self.state.is_primary();
+        let overwritten = mine == Replication::WFBitMapT && self.node.state.is_primary();
         if overwritten || !self.has_this_generation(i, d) {
             return self.differs(i);
         }
-        self.connections[i].peer_devices[d].keeps = Keeps::LostWrites;
+        self.node.connections[i].peer_devices[d].keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
         self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
         let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
@@ -95,7 +90,7 @@ impl Resource {
         }
         let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
         self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
-        let outdated = self.state.replication(i, d) == Replication::WFBitMapT;
+        let outdated = self.node.state.replication(i, d) == Replication::WFBitMapT;
         let own = outdated.then_some(Set::Disk(d, DiskState::UpToDate));
         let change = [
             Set::PeerRole(i, d, theirs.role),
@@ -103,7 +98,7 @@ impl Resource {
             Set::Replication(i, d, Replication::Established),
         ];
         self.take_as_fact(i, d, change.into_iter().chain(own).collect());
-        if self.state.replication(i, d) == Replication::Established {
+        if self.node.state.replication(i, d) == Replication::Established {
             self.count_as_equal(i, d);
         }
     }
@@ -118,6 +113,14 @@ impl Resource {
     fn differs(&mut self, i: NodeId) {
         let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
         self.compare_anew(i, "peer-decides-otherwise", text);
+    }
+}
+
+impl Node {
+    /// May the peer have come to something else than this node?
+    fn may_differ(&self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
     }
 
     /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts

@@ -8,6 +8,7 @@ use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
 use crate::device::Device;
+use crate::node::Node;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
@@ -19,6 +20,226 @@ fn primaries_seen(state: &State) -> NodeMask {
 }
 
 impl Resource {
+    pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
+        if let Some(packet) = self.uuids110(i, d, extra) {
+            self.node.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
+        }
+    }
+
+    /// What is said of a generation that began with a promotion by force: who hears of it, but not that writes follow.
+    pub(crate) fn send_forced_uuids(&mut self, i: NodeId, d: VolumeNr) {
+        if let Some(mut packet) = self.uuids110(i, d, UuidFlags::NEW_DATAGEN) {
+            packet.flags = UuidFlags(packet.flags.0 & !UuidFlags::NEW_DATAGEN.0);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
+        }
+    }
+
+    /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
+    /// change.
+    pub(crate) fn tell_stability(&mut self, old: &State) {
+        let seen = [old, &self.node.state].map(primaries_seen);
+        if seen[0] == seen[1] {
+            return;
+        }
+        for i in self.node.connections.ids() {
+            for d in self.node.devices.ids() {
+                if self.node.connections[i].speaks9() && self.node.state.replicates(i, d) {
+                    self.send_uuids110(i, d, UuidFlags::NONE);
+                    // Who was that Primary knows.
+                    if seen[1].is_empty() && !seen[0].contains(i) && self.node.state.disk(d) >= DiskState::Outdated {
+                        self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared, and
+    /// both do so (5.4, step 11).
+    fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let at_rest = self.node.state.replication(i, d) == Replication::Established;
+        let stable = primaries_seen(&self.node.state).is_empty() && self.node.state.disk(d) >= DiskState::Inconsistent;
+        // Who is brought up to date by another one has its turn when that has ended.
+        let copies = packet.flags.contains(UuidFlags::SYNC_TARGET) || self.source_of_target(i).is_some();
+        if !at_rest || !stable || self.in_mesh9() && copies {
+            return;
+        }
+        if packet.flags.contains(UuidFlags::GOT_STABLE) {
+            self.send_uuids110(i, d, UuidFlags::RESYNC);
+            self.compare_when_stable(i, d);
+        } else if packet.flags.contains(UuidFlags::RESYNC) {
+            self.compare_when_stable(i, d);
+        }
+    }
+
+    /// P_UUIDS110. Within a handshake it is kept for the comparison.
+    pub(crate) fn uuids110_received(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
+        self.note_nodes(d, packet.tracked, packet.flags.unallocated());
+        self.node.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.node.cfg.node));
+        self.node.connections[i].peer_devices[d].uuids_stale = false;
+        self.node.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
+        if !self.node.state.is_connected(i) {
+            return self.uuids_of_handshake(i, d, packet);
+        }
+        if !self.node.state.replicates(i, d) {
+            return;
+        }
+        let good = self.node.state.disk(d) == DiskState::UpToDate
+            && self.node.state.replication(i, d) == Replication::Established;
+        let marked = good && packet.dirty_bits > 0;
+        self.node.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
+        let primaries = packet.primaries();
+        // What it has said of an earlier loss of one of them is of the past.
+        self.node.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
+        self.witness_sees(i, primaries);
+        self.note_unstable(i, d);
+        self.choose_source_anew(d);
+        self.note_moved_on(i, d, &packet);
+        if !packet.flags.contains(UuidFlags::SYNC_TARGET) {
+            self.retire_slot_if_equal(i, d, packet.current);
+            self.note_brought_up_elsewhere(i, d, &packet);
+        }
+        let fresh = self.node.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
+        if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
+            let reason = crate::decide::Reason::SkipInitialSync;
+            self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+            return self.accept_as_equal9(i, d, packet.current);
+        }
+        if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
+            self.hear_of_generation(i, d, &packet);
+        }
+        self.answer_stability(i, d, &packet);
+    }
+
+    /// Nodes that a peer lists exist.
+    fn note_nodes(&mut self, d: VolumeNr, listed: NodeMask, unallocated: Option<NodeId>) {
+        let Some(b) = &mut self.node.devices[d].backing else { return };
+        let mut changed = false;
+        for node in listed.into_iter().filter(|node| Some(*node) != unallocated) {
+            let record = &mut b.md.peers[node.index()];
+            if record.slot.is_none() && !record.flags.contains(PeerFlags::NODE_EXISTS) {
+                record.flags.insert(PeerFlags::NODE_EXISTS);
+                changed = true;
+            }
+        }
+        if changed {
+            self.md_changed(d);
+        }
+    }
+
+    /// `new-current-uuid --clear-bitmap` on this node, with peers whose metadata are as fresh (12.8). Those that are
+    /// not here lack whatever is written from the first day on.
+    pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
+        self.rotate_slots(d, NodeMask::default());
+        let fresh = self.draw_generation();
+        let Some(b) = &mut self.node.devices[d].backing else { return };
+        let here = self.node.connections.ids().filter(|i| self.node.state.replicates(*i, d));
+        here.for_each(|i| b.md.peer_mut(i).bitmap_uuid = Generation::NONE);
+        b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
+        b.dirty.note_all();
+        b.md.current = fresh;
+        self.write_bitmap(d);
+        self.generation_changed(d);
+        self.status_changed = true;
+    }
+
+    /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
+    fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
+        if let Some(b) = &mut self.node.devices[d].backing {
+            b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
+            b.dirty.note_all();
+            b.md.current = current.with_primary_bit(false);
+            b.md.peer_mut(i).bitmap_uuid = Generation::NONE;
+        }
+        self.write_bitmap(d);
+        self.generation_changed(d);
+        let good = Change::from(Set::Disk(d, DiskState::UpToDate));
+        self.took_place(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
+    }
+
+    /// A Primary says that it has begun a generation. Who has connected, and was brought up to date, while that was on
+    /// its way to its disk has it already.
+    fn hear_of_generation(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        if self.has_this_generation(i, d) {
+            self.tell_uuids(d, UuidFlags::NONE);
+        } else {
+            self.generation_begun_by(i, d, packet.current, packet.nodes.nodes());
+        }
+    }
+
+    /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3), or left out.
+    pub(crate) fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, current: Generation, weak: NodeMask) {
+        let behind = self
+            .node
+            .state
+            .pairs(d)
+            .any(|(_, pair)| pair.replication.is_target() || pair.replication == Replication::Behind);
+        if behind {
+            // A source that counts this node in sends it, or marks for it, all that it writes in that generation.
+            if !weak.contains(self.node.cfg.node) {
+                self.node.connections[i].peer_devices[d].resync.peer_current = Some(current);
+            }
+            return;
+        }
+        let fresh = current.with_primary_bit(false);
+        if self.node.state.disk(d) < DiskState::Inconsistent {
+            // A disk that is being given up gets none of the writes that follow.
+            self.node.devices[d].exposed = fresh;
+            return;
+        }
+        if self.in_mesh9() && weak.contains(self.node.cfg.node) {
+            return self.left_out(i, d);
+        }
+        let configured = self.configured_disks(d);
+        let (day0_shared, dagtag) = (NodeMask::default(), self.positions.own());
+        let rotation = Rotation { configured: &configured, day0_shared, dagtag };
+        let rotate = Some(rotation).filter(|_| self.node.state.disk(d) == DiskState::UpToDate);
+        let own = self.node.cfg.node;
+        let Some(b) = &mut self.node.devices[d].backing else { return };
+        b.md.receive_new_current(own, fresh, weak, rotate);
+        self.node.devices[d].exposed = fresh;
+        self.crash_is_past(d);
+        self.generation_changed(d);
+        self.status_changed = true;
+        let text = format!("the peer begins the data generation {fresh}");
+        self.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.tell_uuids(d, UuidFlags::NONE);
+    }
+
+    /// A Primary begins a generation, and does not count this copy in: what it writes from now on does not come here. A
+    /// copy of what came before does not pass for one of that generation.
+    fn left_out(&mut self, i: NodeId, d: VolumeNr) {
+        let good = self.node.state.disk(d) > DiskState::Outdated;
+        let (severity, end) = match good {
+            true => (crate::api::Severity::Warning, ": this disk is outdated"),
+            false => (crate::api::Severity::Info, ", which is old"),
+        };
+        let text = format!("the Primary begins a data generation without this copy{end}");
+        self.note(severity, Some(d), Some(i), "left-out", text);
+        if good {
+            self.took_place(Set::Disk(d, DiskState::Outdated));
+        }
+    }
+
+    /// Slots of nodes that do not hear of the generation that follows count from the present one (7.2, steps 2 and 3).
+    /// Returns the nodes whose slots do so from now on.
+    pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> NodeMask {
+        let configured = self.configured_disks(d);
+        let (own, random, position) = (self.node.cfg.node, self.draw_generation().base(), self.positions.own());
+        let Some(b) = &mut self.node.devices[d].backing else { return NodeMask::default() };
+        let before = b.md.peers.map(|record| record.bitmap_uuid);
+        let rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
+        // A node that is not configured may get one of the slots that are vacant, which track since ever.
+        let vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
+        let moved = |n: &NodeId| b.md.peers[n.index()].bitmap_uuid != before[n.index()];
+        let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
+        let gets = NodeId::all().filter(homeless).take(vacant);
+        gets.fold(rotated, NodeMask::with)
+    }
+}
+
+impl Node {
     /// What this node says of its generations to a peer.
     pub(crate) fn uuids110(&self, i: NodeId, d: VolumeNr, extra: UuidFlags) -> Option<Uuids110> {
         let dev = &self.devices[d];
@@ -108,207 +329,6 @@ impl Resource {
         WireMask::all_but(hear)
     }
 
-    pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
-        if let Some(packet) = self.uuids110(i, d, extra) {
-            self.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
-        }
-    }
-
-    /// What is said of a generation that began with a promotion by force: who hears of it, but not that writes follow.
-    pub(crate) fn send_forced_uuids(&mut self, i: NodeId, d: VolumeNr) {
-        if let Some(mut packet) = self.uuids110(i, d, UuidFlags::NEW_DATAGEN) {
-            packet.flags = UuidFlags(packet.flags.0 & !UuidFlags::NEW_DATAGEN.0);
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
-        }
-    }
-
-    /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
-    /// change.
-    pub(crate) fn tell_stability(&mut self, old: &State) {
-        let seen = [old, &self.state].map(primaries_seen);
-        if seen[0] == seen[1] {
-            return;
-        }
-        for i in self.connections.ids() {
-            for d in self.devices.ids() {
-                if self.connections[i].speaks9() && self.state.replicates(i, d) {
-                    self.send_uuids110(i, d, UuidFlags::NONE);
-                    // Who was that Primary knows.
-                    if seen[1].is_empty() && !seen[0].contains(i) && self.state.disk(d) >= DiskState::Outdated {
-                        self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared, and
-    /// both do so (5.4, step 11).
-    fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        let at_rest = self.state.replication(i, d) == Replication::Established;
-        let stable = primaries_seen(&self.state).is_empty() && self.state.disk(d) >= DiskState::Inconsistent;
-        // Who is brought up to date by another one has its turn when that has ended.
-        let copies = packet.flags.contains(UuidFlags::SYNC_TARGET) || self.source_of_target(i).is_some();
-        if !at_rest || !stable || self.in_mesh9() && copies {
-            return;
-        }
-        if packet.flags.contains(UuidFlags::GOT_STABLE) {
-            self.send_uuids110(i, d, UuidFlags::RESYNC);
-            self.compare_when_stable(i, d);
-        } else if packet.flags.contains(UuidFlags::RESYNC) {
-            self.compare_when_stable(i, d);
-        }
-    }
-
-    /// P_UUIDS110. Within a handshake it is kept for the comparison.
-    pub(crate) fn uuids110_received(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        self.note_nodes(d, packet.tracked, packet.flags.unallocated());
-        self.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.cfg.node));
-        self.connections[i].peer_devices[d].uuids_stale = false;
-        self.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
-        if !self.state.is_connected(i) {
-            return self.uuids_of_handshake(i, d, packet);
-        }
-        if !self.state.replicates(i, d) {
-            return;
-        }
-        let good =
-            self.state.disk(d) == DiskState::UpToDate && self.state.replication(i, d) == Replication::Established;
-        let marked = good && packet.dirty_bits > 0;
-        self.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
-        let primaries = packet.primaries();
-        // What it has said of an earlier loss of one of them is of the past.
-        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
-        self.witness_sees(i, primaries);
-        self.note_unstable(i, d);
-        self.choose_source_anew(d);
-        self.note_moved_on(i, d, &packet);
-        if !packet.flags.contains(UuidFlags::SYNC_TARGET) {
-            self.retire_slot_if_equal(i, d, packet.current);
-            self.note_brought_up_elsewhere(i, d, &packet);
-        }
-        let fresh = self.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
-        if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
-            let reason = crate::decide::Reason::SkipInitialSync;
-            self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
-            return self.accept_as_equal9(i, d, packet.current);
-        }
-        if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
-            self.hear_of_generation(i, d, &packet);
-        }
-        self.answer_stability(i, d, &packet);
-    }
-
-    /// Nodes that a peer lists exist.
-    fn note_nodes(&mut self, d: VolumeNr, listed: NodeMask, unallocated: Option<NodeId>) {
-        let Some(b) = &mut self.devices[d].backing else { return };
-        let mut changed = false;
-        for node in listed.into_iter().filter(|node| Some(*node) != unallocated) {
-            let record = &mut b.md.peers[node.index()];
-            if record.slot.is_none() && !record.flags.contains(PeerFlags::NODE_EXISTS) {
-                record.flags.insert(PeerFlags::NODE_EXISTS);
-                changed = true;
-            }
-        }
-        if changed {
-            self.md_changed(d);
-        }
-    }
-
-    /// `new-current-uuid --clear-bitmap` on this node, with peers whose metadata are as fresh (12.8). Those that are
-    /// not here lack whatever is written from the first day on.
-    pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
-        self.rotate_slots(d, NodeMask::default());
-        let fresh = self.draw_generation();
-        let Some(b) = &mut self.devices[d].backing else { return };
-        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
-        here.for_each(|i| b.md.peer_mut(i).bitmap_uuid = Generation::NONE);
-        b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
-        b.dirty.note_all();
-        b.md.current = fresh;
-        self.write_bitmap(d);
-        self.generation_changed(d);
-        self.status_changed = true;
-    }
-
-    /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
-    fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
-        if let Some(b) = &mut self.devices[d].backing {
-            b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
-            b.dirty.note_all();
-            b.md.current = current.with_primary_bit(false);
-            b.md.peer_mut(i).bitmap_uuid = Generation::NONE;
-        }
-        self.write_bitmap(d);
-        self.generation_changed(d);
-        let good = Change::from(Set::Disk(d, DiskState::UpToDate));
-        self.took_place(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
-    }
-
-    /// A Primary says that it has begun a generation. Who has connected, and was brought up to date, while that was on
-    /// its way to its disk has it already.
-    fn hear_of_generation(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        if self.has_this_generation(i, d) {
-            self.tell_uuids(d, UuidFlags::NONE);
-        } else {
-            self.generation_begun_by(i, d, packet.current, packet.nodes.nodes());
-        }
-    }
-
-    /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3), or left out.
-    pub(crate) fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, current: Generation, weak: NodeMask) {
-        let behind = self
-            .state
-            .pairs(d)
-            .any(|(_, pair)| pair.replication.is_target() || pair.replication == Replication::Behind);
-        if behind {
-            // A source that counts this node in sends it, or marks for it, all that it writes in that generation.
-            if !weak.contains(self.cfg.node) {
-                self.connections[i].peer_devices[d].resync.peer_current = Some(current);
-            }
-            return;
-        }
-        let fresh = current.with_primary_bit(false);
-        if self.state.disk(d) < DiskState::Inconsistent {
-            // A disk that is being given up gets none of the writes that follow.
-            self.devices[d].exposed = fresh;
-            return;
-        }
-        if self.in_mesh9() && weak.contains(self.cfg.node) {
-            return self.left_out(i, d);
-        }
-        let configured = self.configured_disks(d);
-        let (day0_shared, dagtag) = (NodeMask::default(), self.positions.own());
-        let rotation = Rotation { configured: &configured, day0_shared, dagtag };
-        let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
-        let own = self.cfg.node;
-        let Some(b) = &mut self.devices[d].backing else { return };
-        b.md.receive_new_current(own, fresh, weak, rotate);
-        self.devices[d].exposed = fresh;
-        self.crash_is_past(d);
-        self.generation_changed(d);
-        self.status_changed = true;
-        let text = format!("the peer begins the data generation {fresh}");
-        self.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
-        self.tell_uuids(d, UuidFlags::NONE);
-    }
-
-    /// A Primary begins a generation, and does not count this copy in: what it writes from now on does not come here. A
-    /// copy of what came before does not pass for one of that generation.
-    fn left_out(&mut self, i: NodeId, d: VolumeNr) {
-        let good = self.state.disk(d) > DiskState::Outdated;
-        let (severity, end) = match good {
-            true => (crate::api::Severity::Warning, ": this disk is outdated"),
-            false => (crate::api::Severity::Info, ", which is old"),
-        };
-        let text = format!("the Primary begins a data generation without this copy{end}");
-        self.note(severity, Some(d), Some(i), "left-out", text);
-        if good {
-            self.took_place(Set::Disk(d, DiskState::Outdated));
-        }
-    }
-
     /// Where the peers' data is.
     fn configured_disks(&self, d: VolumeNr) -> Vec<(NodeId, PeerDisk)> {
         let Some(b) = &self.devices[d].backing else { return Vec::new() };
@@ -322,22 +342,6 @@ impl Resource {
             (i, disk)
         };
         self.state.pairs(d).map(of).collect()
-    }
-
-    /// Slots of nodes that do not hear of the generation that follows count from the present one (7.2, steps 2 and 3).
-    /// Returns the nodes whose slots do so from now on.
-    pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> NodeMask {
-        let configured = self.configured_disks(d);
-        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.positions.own());
-        let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
-        let before = b.md.peers.map(|record| record.bitmap_uuid);
-        let rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
-        // A node that is not configured may get one of the slots that are vacant, which track since ever.
-        let vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
-        let moved = |n: &NodeId| b.md.peers[n.index()].bitmap_uuid != before[n.index()];
-        let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
-        let gets = NodeId::all().filter(homeless).take(vacant);
-        gets.fold(rotated, NodeMask::with)
     }
 }
 

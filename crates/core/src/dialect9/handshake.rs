@@ -16,6 +16,7 @@ use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, 
 use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
 use crate::dialect9::mesh::unsettled::LostPrimary;
 use crate::dialect9::survivors::loss::PATIENCE;
+use crate::node::Node;
 use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
@@ -31,33 +32,489 @@ fn begins(strategy: Strategy) -> Option<Replication> {
 impl Resource {
     /// Says everything about every volume: what the peer needs to decide (5.1).
     pub(crate) fn send_attempt(&mut self, i: NodeId) {
-        let volumes = self.devices.map(|_| Part::default());
+        let volumes = self.node.devices.map(|_| Part::default());
         let verdict = if volumes.is_empty() { Verdict::Connect } else { Verdict::Open };
-        if let Some(nine) = self.connections[i].nine_mut() {
+        if let Some(nine) = self.node.connections[i].nine_mut() {
             nine.attempt = Some(Attempt { volumes, verdict, lost: [None; 2], speaks: None });
             nine.refused = None;
         }
         let lost = self.tell_lost_primary(i);
-        if let Some(attempt) = self.connections[i].attempt_mut() {
+        if let Some(attempt) = self.node.connections[i].attempt_mut() {
             attempt.lost[0] = lost;
         }
-        for d in self.devices.ids() {
-            self.connections[i].peer_devices[d].sizes = None;
+        for d in self.node.devices.ids() {
+            self.node.connections[i].peer_devices[d].sizes = None;
             self.send_sync_param(i, d);
-            if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
+            if self.node.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
                 self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false));
             }
             self.send_sizes(i, d);
             if let Some(uuids) = self.uuids110(i, d, UuidFlags::NONE) {
                 let sent = Some((uuids, self.disk_in_handshake(d)));
-                self.connections[i].part_mut(d).into_iter().for_each(|part| part.sent.clone_from(&sent));
+                self.node.connections[i].part_mut(d).into_iter().for_each(|part| part.sent.clone_from(&sent));
             }
             self.send_uuids110(i, d, UuidFlags::NONE);
-            let word = dialect9::word(&self.state, i, d, false);
+            let word = dialect9::word(&self.node.state, i, d, false);
             self.send(i, Socket::Data, d, Packet::State(word));
         }
     }
 
+    /// Whatever comes of it, it is over.
+    pub(crate) fn forget_attempt(&mut self, i: NodeId) {
+        if let Some(nine) = self.node.connections[i].nine_mut() {
+            nine.attempt = None;
+        }
+        self.chores.mark();
+        self.go_on_with_first_writes();
+    }
+
+    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
+    /// now, nothing follows from that.
+    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
+        let Some(part) = self.node.connections[i].part_mut(d) else { return };
+        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
+            part.outcome = None;
+        }
+    }
+
+    /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
+    pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
+        if self.node.state.is_connected(i) {
+            return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
+        }
+        if let Some(attempt) = self.node.connections[i].attempt_mut() {
+            attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
+        }
+    }
+
+    /// A node without a disk shakes hands.
+    pub(crate) fn refuse_diskless9(&mut self, i: NodeId) {
+        self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
+    }
+
+    /// The sizes do not fit.
+    pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
+        if self.node.state.is_connected(i) {
+            return self.protocol_error(i, reason.name(), reason.to_string());
+        }
+        self.judge_attempt(i, Verdict::Disconnect(reason));
+    }
+
+    /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
+    pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+        let paused = theirs.aftr_isp || theirs.user_isp;
+        self.speaks_in_attempt(i);
+        // Without an attempt it is left over from one that was given up.
+        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
+        if let Some(outcome) = &mut attempt.volumes[d].outcome {
+            outcome.paused = paused;
+            return;
+        }
+        let verdict = match self.conclude(i, d, theirs) {
+            Ok(outcome) => {
+                let part = self.node.connections[i].part_mut(d);
+                part.into_iter().for_each(|part| (part.outcome, part.missing) = (Some(outcome), false));
+                Verdict::Connect
+            }
+            Err(verdict) => verdict,
+        };
+        self.judge_attempt(i, verdict);
+    }
+
+    /// The peer has said all of a volume, perhaps of one that this node does not have.
+    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
+        if let Some(attempt) = self.node.connections[i].attempt_mut() {
+            attempt.speaks.get_or_insert(self.node.now);
+        }
+    }
+
+    /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
+    /// without it.
+    pub(crate) fn leave_out_missing(&mut self, i: NodeId) {
+        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
+        attempt.speaks = None;
+        for part in attempt.volumes.values_mut() {
+            part.missing = part.uuids.is_none() && part.outcome.is_none();
+        }
+        self.judge_attempt(i, Verdict::Connect);
+    }
+
+    fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
+        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
+        let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
+        attempt.verdict = match (attempt.verdict, verdict) {
+            (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
+            (Verdict::Retry(reason), _) | (_, Verdict::Retry(reason)) => Verdict::Retry(reason),
+            _ if complete => Verdict::Connect,
+            _ => Verdict::Open,
+        };
+        if let Verdict::Disconnect(reason) = attempt.verdict
+            && let Some(nine) = self.node.connections[i].nine_mut()
+        {
+            nine.refused = Some(reason);
+        }
+        self.handshake_went_on(i);
+    }
+
+    /// What a volume becomes.
+    fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
+        let paused = theirs.aftr_isp || theirs.user_isp;
+        let part = self.node.connections[i].part_mut(d).cloned().unwrap_or_default();
+        let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
+            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+        };
+        if theirs.disk < DiskState::Negotiating {
+            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+        }
+        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
+        if self.has_changed_since(i, d, sent) {
+            return Err(Verdict::Retry(Reason::HandshakeChanged));
+        }
+        let own = Told { uuids: sent, disk: *disk, role: self.node.state.role };
+        let other = Told { uuids, disk: peer_disk, role: theirs.role };
+        let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
+        let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
+        if let Some(reason) = grown.and_then(|source| self.why_not_grown(i, d, source, uuids)) {
+            return Err(Verdict::Retry(reason));
+        }
+        let both = [own.role, other.role] == [Role::Primary; 2];
+        if both && !self.node.connections[i].cfg.two_primaries {
+            return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
+        }
+        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
+    }
+
+    /// What follows from what two nodes have told each other.
+    fn compare9(&mut self, i: NodeId, d: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
+        let c = &self.node.connections[i];
+        let (a, b) = (own.uuids, other.uuids);
+        let ([mine, theirs], gate) = self.lost_primaries_named(i);
+        let side = |node, uuids, disk, lost_primary| uuid9::Side { node, uuids, disk, lost_primary };
+        let found = uuid9::with_disks(&uuid9::Input {
+            me: side(self.node.cfg.node, a, own.disk, mine),
+            peer: side(i, b, other.disk, theirs),
+            protocol: c.version(),
+            early: c.cfg.protocol != Protocol::C,
+            resolve_conflicts: c.resolve_conflicts(),
+            gate,
+        });
+        let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
+        let found = self.missed_finish_without_bits(i, d, found, own.role);
+        let text = format!("generations compared: {}: {}", found.rule, found.strategy);
+        self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
+        if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
+            // It has its source's generation soon.
+            return Err(Verdict::Retry(Reason::TargetOfAnother));
+        }
+        let waits = self.node.connections[i].decides_by(Private::CrashedComesFirst);
+        if waits && found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
+            return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
+        }
+        let (strategy, reason) = self.direction(i, d, found, [own, other]);
+        let begins = self.begins_by(strategy, reason, [own, other]);
+        // What begins, not what was found: a Primary is the source of who crashed as one.
+        let source = match begins {
+            Ok(Replication::WFBitMapS) => Some(true),
+            Ok(Replication::WFBitMapT) => Some(false),
+            _ => None,
+        };
+        let wanted = in_step([own, other]) && !self.node.connections[i].decides_by(Private::InStep);
+        let reason = source.and_then(|source| self.why_no_resync(i, d, source, b));
+        // Two that both get what one Primary writes: who has no such rule insists on it, and they would never connect.
+        if let Some(reason) = reason.filter(|reason| !wanted || *reason != Reason::SourceDependsOnPrimary) {
+            return Err(Verdict::Retry(reason));
+        }
+        if let Ok(begins) = begins {
+            self.beside_another_source((i, d), begins, [own, other]).map_err(Verdict::Retry)?;
+        }
+        if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
+            self.note_split_brain(i, d, other.uuids.dirty_bits);
+            self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
+        }
+        Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
+    }
+
+    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot
+    /// counts from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step
+    /// 2).
+    fn missed_finish_without_bits(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        found: uuid9::Comparison,
+        role: Role,
+    ) -> uuid9::Comparison {
+        match found.strategy {
+            Strategy::Retry if found.rule == Reason::SourceMissedFinish => {
+                self.retire_slot(i, d);
+                found
+            }
+            Strategy::RequiresProtocol124 if role != Role::Primary => {
+                uuid9::Comparison { strategy: Strategy::TargetUseBitmap, ..found }
+            }
+            _ => found,
+        }
+    }
+
+    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
+    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
+    /// back first, for which they wait a while.
+    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
+        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
+        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
+        let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
+        let primary = sides.iter().any(|told| told.role == Role::Primary);
+        let early = self.node.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let away = self.node.connections.ids().any(|n| n != i && !self.node.state.is_connected(n));
+        if !sides.into_iter().all(forgot) || !unnamed(&self.node.connections[i]) || primary || !early || !away {
+            return false;
+        }
+        let until = self.node.now + PATIENCE;
+        self.node.now < *self.node.connections[i].crashed_until.get_or_insert(until)
+    }
+
+    /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
+    pub(super) fn reconsider9(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, change: &mut Change) -> bool {
+        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
+        let Some(uuids) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return true };
+        let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
+        let own = Told { uuids: &sent, disk: self.disk_in_handshake(d), role: self.node.state.role };
+        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
+        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        match self.compare9(i, d, [own, other]) {
+            Ok(Begins { replication, bitmap }) => {
+                self.prepare_bitmap(i, d, bitmap);
+                let good = replication == Replication::Established && own.disk == DiskState::UpToDate;
+                if theirs.disk != DiskState::Negotiating {
+                    change.push(Set::PeerDisk(i, d, peer_disk));
+                } else if good {
+                    change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+                }
+                change.push(Set::Replication(i, d, replication));
+                if self.node.state.disk(d) == DiskState::Negotiating && replication != Replication::WFBitMapT {
+                    change.push(Set::Disk(d, own.disk));
+                }
+            }
+            // Who attaches decides what that means.
+            Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
+            Err(Verdict::Disconnect(reason)) if self.node.state.disk(d) == DiskState::Negotiating => {
+                let text = format!("this disk cannot be used beside the peer's: {reason}");
+                self.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
+                self.took_place(Set::Disk(d, DiskState::Failed));
+                return false;
+            }
+            Err(Verdict::Disconnect(reason)) => {
+                self.give_up(i, reason.name(), reason.to_string());
+                return false;
+            }
+            Err(_) => {}
+        }
+        true
+    }
+
+    /// Two connected nodes of which no Primary can have written more to the one than to the other any more: their
+    /// generations are compared anew (5.9).
+    pub(super) fn compare_when_stable(&mut self, i: NodeId, d: VolumeNr) {
+        let Some(uuids) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return };
+        let (disk, peer_disk) = (self.node.state.disk(d), self.node.state.peer_disk(i, d));
+        if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
+            return;
+        }
+        let own = Told { uuids: &sent, disk, role: self.node.state.role };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: self.node.state.peers[i].role() };
+        let Ok(Begins { replication, bitmap }) = self.compare9(i, d, [own, other]) else { return };
+        if replication == Replication::Established {
+            return;
+        }
+        self.prepare_bitmap(i, d, bitmap);
+        self.awaits_bitmap(i);
+        self.begin_resync9(i, d, replication);
+    }
+
+    /// Connected nodes have found out that one lacks something.
+    pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
+        if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
+            let text = format!("a resync cannot begin: {}", refusal.code);
+            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
+        }
+    }
+
+    /// What people want of it: after a split brain, and of a node that is to discard its data.
+    fn direction(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        found: uuid9::Comparison,
+        [own, other]: [Told<'_>; 2],
+    ) -> (Strategy, Reason) {
+        let several = self.in_mesh9() && self.node.connections[i].decides_by(Private::OneChangeAtLeast);
+        let side = |told: Told<'_>, peer: NodeId| Side {
+            role: told.role,
+            disk: told.disk,
+            discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
+            was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
+            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it
+            // in a resync that broke off, and have been overwritten by a third node since. Who has begun a generation
+            // has written.
+            changes: told.uuids.dirty_bits.max(u64::from(several)),
+        };
+        let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
+        // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
+        let attaches = |disk: DiskState, role: Role| disk == DiskState::Negotiating && role == Role::Primary;
+        let own_attaches = attaches(self.node.state.disk(d), own.role);
+        let old = parted && (own_attaches || attaches(self.node.state.peer_disk(i, d), other.role));
+        let c = &self.node.connections[i];
+        let (strategy, reason) = direction9::wanted(&direction9::Input {
+            found: if old { Strategy::SplitBrainDisconnect } else { found.strategy },
+            rule: found.rule,
+            protocol: c.version(),
+            me: side(own, i),
+            peer: side(other, self.node.cfg.node),
+            policies: c.cfg.after_sb,
+            always_asbp: c.cfg.always_asbp,
+            resolve_conflicts: c.resolve_conflicts(),
+        });
+        if parted {
+            self.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
+        }
+        if strategy != found.strategy {
+            let text = format!("{reason}: {strategy}");
+            self.note(Severity::Info, Some(d), Some(i), reason.name(), text);
+        }
+        (strategy, reason)
+    }
+
+    /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
+    pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
+        let Some(attempt) = self.node.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
+        if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
+            let reason = Reason::HandshakeChanged;
+            let text = format!("{reason}: connecting anew");
+            self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+            return self.go_on_with_first_writes();
+        }
+        let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        let mut grown = Vec::new();
+        for (d, part) in attempt.volumes.iter() {
+            let Some(outcome) = part.outcome else { continue };
+            if self.has_become_target(i, d, part) {
+                self.send_uuids110(i, d, UuidFlags::NONE);
+            }
+            self.forget_equal_bits(i, d, part, outcome);
+            self.prepare_bitmap(i, d, outcome.bitmap);
+            self.lacks_what_comes(i, d, outcome.replication);
+            let alone = self.follow_size(i, d, part);
+            grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
+            change.push(Set::PeerRole(i, d, outcome.role));
+            change.push(Set::PeerDisk(i, d, self.disk_when_connected(d, part, outcome)));
+            change.push(Set::PausedByPeer(i, d, outcome.paused));
+            change.push(Set::Replication(i, d, outcome.replication));
+        }
+        let c = &mut self.node.connections[i];
+        (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
+        c.peer_devices.values_mut().for_each(|pd| {
+            (pd.compared, pd.says, pd.says_disk, pd.marked_by_peer) = (true, Replication::Off, None, None);
+            pd.resync.ended = None;
+        });
+        if let Err(refusal) = self.make(change, Kind::Fact) {
+            let text = format!("what was agreed on cannot take place: {}", refusal.code);
+            return self.protocol_error(i, "handshake-refused", text);
+        }
+        self.note_let_in();
+        self.awaits_conclusion(i);
+        for (d, source) in grown {
+            self.begin_grown_area9(i, d, source);
+            self.settle();
+        }
+        self.go_on_with_first_writes();
+    }
+
+    /// The device gets the size that the nodes have in common; what one of them lacks is marked. Returns whether that
+    /// is the peer.
+    fn follow_size(&mut self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
+        let [size, theirs] = self.size_when_connected(i, d, part)?;
+        let (own, alone) = (self.node.devices[d].size, self.has_grown_alone(i, d, part));
+        if alone == Some(true) {
+            self.mark_out_of_sync(i, d, SectorRange { start: theirs, end: own });
+            self.write_bitmap(d);
+        }
+        if size != own {
+            self.adopt_size(d, size, true);
+            let connected = self.node.connections.ids().filter(|n| *n != i && self.node.state.replicates(*n, d));
+            for n in connected.collect::<Vec<_>>() {
+                self.send_sizes(n, d);
+                if size > own && !self.node.state.has_primary(n, d) {
+                    self.node.connections[n].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
+                }
+            }
+        }
+        alone
+    }
+
+    fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
+        if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i).filter(|_| what != Preparation::AsIs) {
+            b.fill(slot, true);
+            self.write_bitmap(d);
+        }
+        if what == Preparation::SetForTarget {
+            self.counts_from_target(i, d);
+        }
+    }
+
+    /// All is copied to a peer: from now on this node knows of each block whether the peer has it, so that a resync
+    /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than
+    /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
+    /// copy.
+    fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
+        let (Some(theirs), position) = (self.node.connections[i].peer_devices[d].told_current(), self.positions.own())
+        else {
+            return;
+        };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
+        let Some(node) = NodeId::new(b.md.owner(i) as u8) else { return };
+        let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
+        let older = !theirs.is_none() && !theirs.same(b.md.current) && past.any(|g| g.same(theirs));
+        if older {
+            b.md.set_bitmap_uuid(node, theirs.base(), position);
+            self.generation_changed(d);
+        }
+    }
+
+    /// A further source of a target: what is still to come from the first one is not here either.
+    fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
+        let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
+        let first = first.and_then(|first| self.node.devices[d].slot(first));
+        if let Some((first, (b, slot))) = first.zip(self.node.devices[d].bitmap_mut(i)) {
+            b.add_marks(slot, first);
+            self.write_bitmap(d);
+        }
+    }
+
+    /// Two good copies of one generation: no bitmap is needed (2.7, row 2). What a write that failed has marked stays:
+    /// the peer may have it, and `consider_repair` has it copied; a kernel forgets that, too.
+    fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
+        let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
+        let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
+        let failed = self.node.connections[i].peer_devices[d].write_failed;
+        let equal = good && outcome.replication == Replication::Established;
+        if !equal || self.keeps_bits_at_first(i, d) {
+            return;
+        }
+        if self.node.devices[d].backing.is_none() {
+            return;
+        }
+        let marked = self.node.devices[d].bitmap_mut(i).filter(|(b, slot)| !failed && b.bitmaps[*slot].count() > 0);
+        if let Some((b, slot)) = marked {
+            b.fill(slot, false);
+            self.write_bitmap(d);
+        }
+        self.mark_unlogged(i);
+        self.retire_slot(i, d);
+    }
+}
+
+impl Node {
     /// The own disk; while it is being negotiated what its metadata say.
     fn disk_in_handshake(&self, d: VolumeNr) -> DiskState {
         let disk = self.state.disk(d);
@@ -67,15 +524,6 @@ impl Resource {
     /// Have two nodes decided to connect, which they have not done yet?
     pub(super) fn is_about_to_connect(&self) -> bool {
         self.connections.ids().any(|i| self.connections[i].verdict() == Verdict::Connect)
-    }
-
-    /// Whatever comes of it, it is over.
-    pub(crate) fn forget_attempt(&mut self, i: NodeId) {
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.attempt = None;
-        }
-        self.chores.mark();
-        self.go_on_with_first_writes();
     }
 
     /// What the device has when the nodes are connected, and what the peer's has now.
@@ -92,172 +540,6 @@ impl Resource {
     fn has_grown_alone(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
         let ([size, theirs], own) = (self.size_when_connected(i, d, part)?, self.devices[d].size);
         (own != theirs && size == own.max(theirs)).then_some(own > theirs)
-    }
-
-    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
-    /// now, nothing follows from that.
-    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        let Some(part) = self.connections[i].part_mut(d) else { return };
-        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
-            part.outcome = None;
-        }
-    }
-
-    /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
-    pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
-        if self.state.is_connected(i) {
-            return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
-        }
-        if let Some(attempt) = self.connections[i].attempt_mut() {
-            attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
-        }
-    }
-
-    /// A node without a disk shakes hands.
-    pub(crate) fn refuse_diskless9(&mut self, i: NodeId) {
-        self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
-    }
-
-    /// The sizes do not fit.
-    pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
-        if self.state.is_connected(i) {
-            return self.protocol_error(i, reason.name(), reason.to_string());
-        }
-        self.judge_attempt(i, Verdict::Disconnect(reason));
-    }
-
-    /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
-    pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        let paused = theirs.aftr_isp || theirs.user_isp;
-        self.speaks_in_attempt(i);
-        // Without an attempt it is left over from one that was given up.
-        let Some(attempt) = self.connections[i].attempt_mut() else { return };
-        if let Some(outcome) = &mut attempt.volumes[d].outcome {
-            outcome.paused = paused;
-            return;
-        }
-        let verdict = match self.conclude(i, d, theirs) {
-            Ok(outcome) => {
-                let part = self.connections[i].part_mut(d);
-                part.into_iter().for_each(|part| (part.outcome, part.missing) = (Some(outcome), false));
-                Verdict::Connect
-            }
-            Err(verdict) => verdict,
-        };
-        self.judge_attempt(i, verdict);
-    }
-
-    /// The peer has said all of a volume, perhaps of one that this node does not have.
-    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
-        if let Some(attempt) = self.connections[i].attempt_mut() {
-            attempt.speaks.get_or_insert(self.now);
-        }
-    }
-
-    /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
-    /// without it.
-    pub(crate) fn leave_out_missing(&mut self, i: NodeId) {
-        let Some(attempt) = self.connections[i].attempt_mut() else { return };
-        attempt.speaks = None;
-        for part in attempt.volumes.values_mut() {
-            part.missing = part.uuids.is_none() && part.outcome.is_none();
-        }
-        self.judge_attempt(i, Verdict::Connect);
-    }
-
-    fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
-        let Some(attempt) = self.connections[i].attempt_mut() else { return };
-        let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
-        attempt.verdict = match (attempt.verdict, verdict) {
-            (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
-            (Verdict::Retry(reason), _) | (_, Verdict::Retry(reason)) => Verdict::Retry(reason),
-            _ if complete => Verdict::Connect,
-            _ => Verdict::Open,
-        };
-        if let Verdict::Disconnect(reason) = attempt.verdict
-            && let Some(nine) = self.connections[i].nine_mut()
-        {
-            nine.refused = Some(reason);
-        }
-        self.handshake_went_on(i);
-    }
-
-    /// What a volume becomes.
-    fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
-        let paused = theirs.aftr_isp || theirs.user_isp;
-        let part = self.connections[i].part_mut(d).cloned().unwrap_or_default();
-        let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
-            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
-        };
-        if theirs.disk < DiskState::Negotiating {
-            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
-        }
-        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
-        if self.has_changed_since(i, d, sent) {
-            return Err(Verdict::Retry(Reason::HandshakeChanged));
-        }
-        let own = Told { uuids: sent, disk: *disk, role: self.state.role };
-        let other = Told { uuids, disk: peer_disk, role: theirs.role };
-        let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
-        let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
-        if let Some(reason) = grown.and_then(|source| self.why_not_grown(i, d, source, uuids)) {
-            return Err(Verdict::Retry(reason));
-        }
-        let both = [own.role, other.role] == [Role::Primary; 2];
-        if both && !self.connections[i].cfg.two_primaries {
-            return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
-        }
-        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
-    }
-
-    /// What follows from what two nodes have told each other.
-    fn compare9(&mut self, i: NodeId, d: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
-        let c = &self.connections[i];
-        let (a, b) = (own.uuids, other.uuids);
-        let ([mine, theirs], gate) = self.lost_primaries_named(i);
-        let side = |node, uuids, disk, lost_primary| uuid9::Side { node, uuids, disk, lost_primary };
-        let found = uuid9::with_disks(&uuid9::Input {
-            me: side(self.cfg.node, a, own.disk, mine),
-            peer: side(i, b, other.disk, theirs),
-            protocol: c.version(),
-            early: c.cfg.protocol != Protocol::C,
-            resolve_conflicts: c.resolve_conflicts(),
-            gate,
-        });
-        let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
-        let found = self.missed_finish_without_bits(i, d, found, own.role);
-        let text = format!("generations compared: {}: {}", found.rule, found.strategy);
-        self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
-        if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
-            // It has its source's generation soon.
-            return Err(Verdict::Retry(Reason::TargetOfAnother));
-        }
-        let waits = self.connections[i].decides_by(Private::CrashedComesFirst);
-        if waits && found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
-            return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
-        }
-        let (strategy, reason) = self.direction(i, d, found, [own, other]);
-        let begins = self.begins_by(strategy, reason, [own, other]);
-        // What begins, not what was found: a Primary is the source of who crashed as one.
-        let source = match begins {
-            Ok(Replication::WFBitMapS) => Some(true),
-            Ok(Replication::WFBitMapT) => Some(false),
-            _ => None,
-        };
-        let wanted = in_step([own, other]) && !self.connections[i].decides_by(Private::InStep);
-        let reason = source.and_then(|source| self.why_no_resync(i, d, source, b));
-        // Two that both get what one Primary writes: who has no such rule insists on it, and they would never connect.
-        if let Some(reason) = reason.filter(|reason| !wanted || *reason != Reason::SourceDependsOnPrimary) {
-            return Err(Verdict::Retry(reason));
-        }
-        if let Ok(begins) = begins {
-            self.beside_another_source((i, d), begins, [own, other]).map_err(Verdict::Retry)?;
-        }
-        if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
-            self.note_split_brain(i, d, other.uuids.dirty_bits);
-            self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
-        }
-        Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
 
     /// The positions in a lost Primary's writes that this node and the peer have told each other, if it is the same one
@@ -289,28 +571,6 @@ impl Resource {
             Strategy::NoSync => None,
             _ if has(Private::OvertakenByPrimary) => overtaken_by_primary(found, sides),
             _ => None,
-        }
-    }
-
-    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot
-    /// counts from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step
-    /// 2).
-    fn missed_finish_without_bits(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        found: uuid9::Comparison,
-        role: Role,
-    ) -> uuid9::Comparison {
-        match found.strategy {
-            Strategy::Retry if found.rule == Reason::SourceMissedFinish => {
-                self.retire_slot(i, d);
-                found
-            }
-            Strategy::RequiresProtocol124 if role != Role::Primary => {
-                uuid9::Comparison { strategy: Strategy::TargetUseBitmap, ..found }
-            }
-            _ => found,
         }
     }
 
@@ -349,135 +609,6 @@ impl Resource {
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })
-    }
-
-    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
-    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
-    /// back first, for which they wait a while.
-    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
-        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
-        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
-        let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
-        let primary = sides.iter().any(|told| told.role == Role::Primary);
-        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
-        let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
-        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[i]) || primary || !early || !away {
-            return false;
-        }
-        let until = self.now + PATIENCE;
-        self.now < *self.connections[i].crashed_until.get_or_insert(until)
-    }
-
-    /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
-    pub(super) fn reconsider9(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, change: &mut Change) -> bool {
-        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
-        let Some(uuids) = self.connections[i].peer_devices[d].uuids110.clone() else { return true };
-        let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
-        let own = Told { uuids: &sent, disk: self.disk_in_handshake(d), role: self.state.role };
-        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
-        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
-        match self.compare9(i, d, [own, other]) {
-            Ok(Begins { replication, bitmap }) => {
-                self.prepare_bitmap(i, d, bitmap);
-                let good = replication == Replication::Established && own.disk == DiskState::UpToDate;
-                if theirs.disk != DiskState::Negotiating {
-                    change.push(Set::PeerDisk(i, d, peer_disk));
-                } else if good {
-                    change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
-                }
-                change.push(Set::Replication(i, d, replication));
-                if self.state.disk(d) == DiskState::Negotiating && replication != Replication::WFBitMapT {
-                    change.push(Set::Disk(d, own.disk));
-                }
-            }
-            // Who attaches decides what that means.
-            Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
-            Err(Verdict::Disconnect(reason)) if self.state.disk(d) == DiskState::Negotiating => {
-                let text = format!("this disk cannot be used beside the peer's: {reason}");
-                self.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
-                self.took_place(Set::Disk(d, DiskState::Failed));
-                return false;
-            }
-            Err(Verdict::Disconnect(reason)) => {
-                self.give_up(i, reason.name(), reason.to_string());
-                return false;
-            }
-            Err(_) => {}
-        }
-        true
-    }
-
-    /// Two connected nodes of which no Primary can have written more to the one than to the other any more: their
-    /// generations are compared anew (5.9).
-    pub(super) fn compare_when_stable(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(uuids) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
-        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return };
-        let (disk, peer_disk) = (self.state.disk(d), self.state.peer_disk(i, d));
-        if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
-            return;
-        }
-        let own = Told { uuids: &sent, disk, role: self.state.role };
-        let other = Told { uuids: &uuids, disk: peer_disk, role: self.state.peers[i].role() };
-        let Ok(Begins { replication, bitmap }) = self.compare9(i, d, [own, other]) else { return };
-        if replication == Replication::Established {
-            return;
-        }
-        self.prepare_bitmap(i, d, bitmap);
-        self.awaits_bitmap(i);
-        self.begin_resync9(i, d, replication);
-    }
-
-    /// Connected nodes have found out that one lacks something.
-    pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
-        if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
-            let text = format!("a resync cannot begin: {}", refusal.code);
-            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
-        }
-    }
-
-    /// What people want of it: after a split brain, and of a node that is to discard its data.
-    fn direction(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        found: uuid9::Comparison,
-        [own, other]: [Told<'_>; 2],
-    ) -> (Strategy, Reason) {
-        let several = self.in_mesh9() && self.connections[i].decides_by(Private::OneChangeAtLeast);
-        let side = |told: Told<'_>, peer: NodeId| Side {
-            role: told.role,
-            disk: told.disk,
-            discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
-            was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
-            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it
-            // in a resync that broke off, and have been overwritten by a third node since. Who has begun a generation
-            // has written.
-            changes: told.uuids.dirty_bits.max(u64::from(several)),
-        };
-        let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
-        // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
-        let attaches = |disk: DiskState, role: Role| disk == DiskState::Negotiating && role == Role::Primary;
-        let own_attaches = attaches(self.state.disk(d), own.role);
-        let old = parted && (own_attaches || attaches(self.state.peer_disk(i, d), other.role));
-        let c = &self.connections[i];
-        let (strategy, reason) = direction9::wanted(&direction9::Input {
-            found: if old { Strategy::SplitBrainDisconnect } else { found.strategy },
-            rule: found.rule,
-            protocol: c.version(),
-            me: side(own, i),
-            peer: side(other, self.cfg.node),
-            policies: c.cfg.after_sb,
-            always_asbp: c.cfg.always_asbp,
-            resolve_conflicts: c.resolve_conflicts(),
-        });
-        if parted {
-            self.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
-        }
-        if strategy != found.strategy {
-            let text = format!("{reason}: {strategy}");
-            self.note(Severity::Info, Some(d), Some(i), reason.name(), text);
-        }
-        (strategy, reason)
     }
 
     /// The state that a strategy begins with, unless the nodes must not be connected.
@@ -536,73 +667,6 @@ impl Resource {
         !was && self.uuids110(i, d, UuidFlags::NONE).as_ref().is_some_and(is_target)
     }
 
-    /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
-    pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
-        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
-        if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
-            let reason = Reason::HandshakeChanged;
-            let text = format!("{reason}: connecting anew");
-            self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
-            return self.go_on_with_first_writes();
-        }
-        let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
-        let mut grown = Vec::new();
-        for (d, part) in attempt.volumes.iter() {
-            let Some(outcome) = part.outcome else { continue };
-            if self.has_become_target(i, d, part) {
-                self.send_uuids110(i, d, UuidFlags::NONE);
-            }
-            self.forget_equal_bits(i, d, part, outcome);
-            self.prepare_bitmap(i, d, outcome.bitmap);
-            self.lacks_what_comes(i, d, outcome.replication);
-            let alone = self.follow_size(i, d, part);
-            grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
-            change.push(Set::PeerRole(i, d, outcome.role));
-            change.push(Set::PeerDisk(i, d, self.disk_when_connected(d, part, outcome)));
-            change.push(Set::PausedByPeer(i, d, outcome.paused));
-            change.push(Set::Replication(i, d, outcome.replication));
-        }
-        let c = &mut self.connections[i];
-        (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
-        c.peer_devices.values_mut().for_each(|pd| {
-            (pd.compared, pd.says, pd.says_disk, pd.marked_by_peer) = (true, Replication::Off, None, None);
-            pd.resync.ended = None;
-        });
-        if let Err(refusal) = self.make(change, Kind::Fact) {
-            let text = format!("what was agreed on cannot take place: {}", refusal.code);
-            return self.protocol_error(i, "handshake-refused", text);
-        }
-        self.note_let_in();
-        self.awaits_conclusion(i);
-        for (d, source) in grown {
-            self.begin_grown_area9(i, d, source);
-            self.settle();
-        }
-        self.go_on_with_first_writes();
-    }
-
-    /// The device gets the size that the nodes have in common; what one of them lacks is marked. Returns whether that
-    /// is the peer.
-    fn follow_size(&mut self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
-        let [size, theirs] = self.size_when_connected(i, d, part)?;
-        let (own, alone) = (self.devices[d].size, self.has_grown_alone(i, d, part));
-        if alone == Some(true) {
-            self.mark_out_of_sync(i, d, SectorRange { start: theirs, end: own });
-            self.write_bitmap(d);
-        }
-        if size != own {
-            self.adopt_size(d, size, true);
-            let connected = self.connections.ids().filter(|n| *n != i && self.state.replicates(*n, d));
-            for n in connected.collect::<Vec<_>>() {
-                self.send_sizes(n, d);
-                if size > own && !self.state.has_primary(n, d) {
-                    self.connections[n].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
-                }
-            }
-        }
-        alone
-    }
-
     /// A copy that was behind only by hearsay is good with this change (C13). Among several peers this is known at
     /// once: a write that follows must reach it.
     fn disk_when_connected(&self, d: VolumeNr, part: &Part, outcome: Outcome) -> DiskState {
@@ -614,67 +678,6 @@ impl Resource {
         } else {
             outcome.disk
         }
-    }
-
-    fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
-        if let Some((b, slot)) = self.devices[d].bitmap_mut(i).filter(|_| what != Preparation::AsIs) {
-            b.fill(slot, true);
-            self.write_bitmap(d);
-        }
-        if what == Preparation::SetForTarget {
-            self.counts_from_target(i, d);
-        }
-    }
-
-    /// All is copied to a peer: from now on this node knows of each block whether the peer has it, so that a resync
-    /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than
-    /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
-    /// copy.
-    fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
-        let (Some(theirs), position) = (self.connections[i].peer_devices[d].told_current(), self.positions.own())
-        else {
-            return;
-        };
-        let Some(b) = &mut self.devices[d].backing else { return };
-        let Some(node) = NodeId::new(b.md.owner(i) as u8) else { return };
-        let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
-        let older = !theirs.is_none() && !theirs.same(b.md.current) && past.any(|g| g.same(theirs));
-        if older {
-            b.md.set_bitmap_uuid(node, theirs.base(), position);
-            self.generation_changed(d);
-        }
-    }
-
-    /// A further source of a target: what is still to come from the first one is not here either.
-    fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
-        let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
-        let first = first.and_then(|first| self.devices[d].slot(first));
-        if let Some((first, (b, slot))) = first.zip(self.devices[d].bitmap_mut(i)) {
-            b.add_marks(slot, first);
-            self.write_bitmap(d);
-        }
-    }
-
-    /// Two good copies of one generation: no bitmap is needed (2.7, row 2). What a write that failed has marked stays:
-    /// the peer may have it, and `consider_repair` has it copied; a kernel forgets that, too.
-    fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
-        let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
-        let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let failed = self.connections[i].peer_devices[d].write_failed;
-        let equal = good && outcome.replication == Replication::Established;
-        if !equal || self.keeps_bits_at_first(i, d) {
-            return;
-        }
-        if self.devices[d].backing.is_none() {
-            return;
-        }
-        let marked = self.devices[d].bitmap_mut(i).filter(|(b, slot)| !failed && b.bitmaps[*slot].count() > 0);
-        if let Some((b, slot)) = marked {
-            b.fill(slot, false);
-            self.write_bitmap(d);
-        }
-        self.mark_unlogged(i);
-        self.retire_slot(i, d);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::connection::Keeps;
 use crate::decide::DiskState;
 use crate::decide::state::{PairState, Replication};
 use crate::device::Device;
+use crate::node::Node;
 use crate::request::under_way::Request;
 use units::{Duration, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
@@ -26,11 +27,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 impl Resource {
     /// A block of a resync is on the target's disk.
     pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.connections[i].speaks9() {
+        if !self.node.connections[i].speaks9() {
             return;
         }
         let at = range.start.0 / EXTENT;
-        let untold = &mut self.connections[i].peer_devices[d].resync.untold;
+        let untold = &mut self.node.connections[i].peer_devices[d].resync.untold;
         untold.insert(at);
         let past: Vec<_> = untold.range(..at).copied().collect();
         untold.retain(|extent| *extent >= at);
@@ -39,7 +40,7 @@ impl Resource {
 
     /// All is copied: who has the rest is told, too.
     pub(crate) fn tell_last_copied(&mut self, i: NodeId, d: VolumeNr) {
-        let rest = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold);
+        let rest = std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.untold);
         self.copied_up_to(i, d, rest);
     }
 
@@ -53,32 +54,33 @@ impl Resource {
         }
     }
 
-    /// What of the device is in the extent.
-    fn extent(&self, d: VolumeNr, at: u64) -> SectorRange {
-        SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(self.devices[d].size) }
-    }
-
     /// Tells all that have the same here as this node who they are.
     fn tell_who_is_in_sync(&mut self, d: VolumeNr, range: SectorRange) {
         // The device may have become smaller since this was to be said.
-        let range = SectorRange { end: range.end.min(self.devices[d].size), ..range };
+        let range = SectorRange { end: range.end.min(self.node.devices[d].size), ..range };
         if range.start >= range.end || self.is_written_to(d, range) {
             return;
         }
         let mut nodes = NodeMask::default();
-        for i in self.connections.ids().filter(|i| self.connections[*i].speaks9() && self.state.is_connected(*i)) {
-            let replication = self.state.replication(i, d);
+        for i in self
+            .node
+            .connections
+            .ids()
+            .filter(|i| self.node.connections[*i].speaks9() && self.node.state.is_connected(*i))
+        {
+            let replication = self.node.state.replication(i, d);
             // What has got lost with a peer's disk nobody has marked here, if it is marked on that disk.
-            let has_disk = self.state.peer_disk(i, d) >= DiskState::Inconsistent;
+            let has_disk = self.node.state.peer_disk(i, d) >= DiskState::Inconsistent;
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
-            let marked = self.connections[i].peer_devices[d].marked_by_peer.is_some();
+            let marked = self.node.connections[i].peer_devices[d].marked_by_peer.is_some();
             // One of another generation lacks what nobody has marked here: they are still to be compared.
             // A target has its source's generation soon.
-            let of_source =
-                self.active_source(d, i).and_then(|source| self.connections[source].peer_devices[d].told_current());
-            let own = of_source.or(self.devices[d].backing.as_ref().map(|b| b.md.current));
-            let other = self.connections[i].peer_devices[d]
+            let of_source = self
+                .active_source(d, i)
+                .and_then(|source| self.node.connections[source].peer_devices[d].told_current());
+            let own = of_source.or(self.node.devices[d].backing.as_ref().map(|b| b.md.current));
+            let other = self.node.connections[i].peer_devices[d]
                 .told_current()
                 .zip(own)
                 .is_some_and(|(theirs, own)| !theirs.same(own));
@@ -97,7 +99,7 @@ impl Resource {
 
     /// A peer was connected: if this node is Primary, the others may have marked what that one gets by a resync.
     pub(super) fn note_let_in(&mut self) {
-        if self.in_mesh9() && self.state.is_primary() {
+        if self.in_mesh9() && self.node.state.is_primary() {
             self.unsaid.late = true;
             self.all_is_unsaid();
         }
@@ -105,17 +107,17 @@ impl Resource {
 
     fn all_is_unsaid(&mut self) {
         let all = |(d, dev): (VolumeNr, &Device)| (d, SectorRange { start: Sector(0), end: dev.size });
-        self.unsaid.left = self.devices.iter().map(all).collect();
+        self.unsaid.left = self.node.devices.iter().map(all).collect();
         self.chores.mark();
     }
 
     /// The peers that were away have all that this node has: the others learn of it. A node that is connected to both,
     /// and has marked something for one of them, hears from nobody else that it may forget that.
     pub(crate) fn say_what_is_unsaid(&mut self) {
-        if self.unsaid.left.is_empty() || self.unsaid.again > self.now || !self.is_at_rest() {
+        if self.unsaid.left.is_empty() || self.unsaid.again > self.node.now || !self.is_at_rest() {
             return;
         }
-        match self.state.is_primary() {
+        match self.node.state.is_primary() {
             true => self.say_who_has_all(),
             false => self.unsaid.left.clear(),
         }
@@ -136,16 +138,7 @@ impl Resource {
     }
 
     pub(crate) fn unsaid_timer(&self) -> Option<Instant> {
-        Some(self.unsaid.again).filter(|at| *at > self.now && self.has_unsaid() && self.is_at_rest())
-    }
-
-    /// Is no peer being brought up to date?
-    fn is_at_rest(&self) -> bool {
-        let good = |disk| !(DiskState::Failed..DiskState::UpToDate).contains(&disk);
-        let rests = |(i, pair): (NodeId, &PairState)| {
-            !self.state.is_connected(i) || pair.replication == Replication::Established && good(pair.disk)
-        };
-        self.devices.ids().all(|d| self.state.disk(d) == DiskState::UpToDate && self.state.pairs(d).all(rests))
+        Some(self.unsaid.again).filter(|at| *at > self.node.now && self.has_unsaid() && self.is_at_rest())
     }
 
     /// Tells all who has the same, of all that is left; what is being written to stays.
@@ -168,12 +161,7 @@ impl Resource {
                 }
             }
         }
-        self.unsaid.again = self.now + AGAIN;
-    }
-
-    /// Are no blocks of the range marked towards a peer?
-    fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
-        self.devices[d].bitmap(i).is_some_and(|(b, slot)| b.in_sync(slot, range))
+        self.unsaid.again = self.node.now + AGAIN;
     }
 
     /// Is a write to the range under way, or is it not known who has it?
@@ -187,8 +175,8 @@ impl Resource {
             Request::Write(w) if w.device == d => Some(w.range),
             _ => None,
         };
-        let of_peers = self.devices[d].peer_writing.overlapping(range).map(|(range, ..)| range);
-        let open = self.connections.values().flat_map(|c| c.unsettled.iter());
+        let of_peers = self.node.devices[d].peer_writing.overlapping(range).map(|(range, ..)| range);
+        let open = self.node.connections.values().flat_map(|c| c.unsettled.iter());
         let open = open.filter(|write| write.volume == d).map(|write| write.range);
         let all = self.requests.iter().filter_map(|(_, r)| own(r)).chain(of_peers).chain(open);
         all.filter(|write| write.overlaps(range)).min_by_key(|write| write.start)
@@ -196,20 +184,21 @@ impl Resource {
 
     /// P_PEERS_IN_SYNC. Who learns something from it, or is the source of who says it, says the same of its own peers.
     pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
-        let size = self.devices[d].size;
+        let size = self.node.devices[d].size;
         let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
         let range = SectorRange { start: told.sector.min(end), end };
-        if !self.state.replicates(i, d) {
+        if !self.node.state.replicates(i, d) {
             return;
         }
-        if told.nodes.nodes().contains(self.cfg.node) {
+        if told.nodes.nodes().contains(self.node.cfg.node) {
             self.unmarked_by_peer(i, d, range);
         }
         // A Primary's writes overtake what is said by who does not get them.
-        let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
+        let behind =
+            self.in_mesh9() && self.node.state.is_primary() && self.node.state.peer_disk(i, d) != DiskState::UpToDate;
         // What is copied now is not to be known from hearsay.
-        let copied = |n: &NodeId| self.state.pair(*n, d).is_being_copied() && self.in_mesh9();
-        let heard = told.nodes.nodes().and(self.connections.members()).into_iter();
+        let copied = |n: &NodeId| self.node.state.pair(*n, d).is_being_copied() && self.in_mesh9();
+        let heard = told.nodes.nodes().and(self.node.connections.members()).into_iter();
         let listed = heard.filter(|n| !behind && !copied(n)).collect();
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
@@ -221,9 +210,10 @@ impl Resource {
 
     /// What was marked for a peer of the same generation is gone: nothing else will be compared.
     fn ends_doubt(&mut self, n: NodeId, d: VolumeNr) {
-        let kept = self.connections[n].peer_devices[d].keeps >= Keeps::Doubted && self.devices[d].bits_left(n) == 0;
-        let good = self.state.worst_disk(n, d) == DiskState::UpToDate;
-        let rests = self.state.replication(n, d) == Replication::Established;
+        let kept =
+            self.node.connections[n].peer_devices[d].keeps >= Keeps::Doubted && self.node.devices[d].bits_left(n) == 0;
+        let good = self.node.state.worst_disk(n, d) == DiskState::UpToDate;
+        let rests = self.node.state.replication(n, d) == Replication::Established;
         if kept && good && rests && self.has_this_generation(n, d) {
             self.count_as_equal(n, d);
         }
@@ -231,8 +221,8 @@ impl Resource {
 
     /// The peer has the same there as this node, and so has marked nothing.
     fn unmarked_by_peer(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let size = self.devices[d].size;
-        let marked = &mut self.connections[i].peer_devices[d].marked_by_peer;
+        let size = self.node.devices[d].size;
+        let marked = &mut self.node.connections[i].peer_devices[d].marked_by_peer;
         if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
             *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
         }
@@ -248,8 +238,29 @@ impl Resource {
             return;
         }
         let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, part)).sum();
-        if cleared > 0 || self.state.replication(i, d).is_source() {
+        if cleared > 0 || self.node.state.replication(i, d).is_source() {
             self.tell_who_is_in_sync(d, all);
         }
+    }
+}
+
+impl Node {
+    /// What of the device is in the extent.
+    fn extent(&self, d: VolumeNr, at: u64) -> SectorRange {
+        SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(self.devices[d].size) }
+    }
+
+    /// Is no peer being brought up to date?
+    fn is_at_rest(&self) -> bool {
+        let good = |disk| !(DiskState::Failed..DiskState::UpToDate).contains(&disk);
+        let rests = |(i, pair): (NodeId, &PairState)| {
+            !self.state.is_connected(i) || pair.replication == Replication::Established && good(pair.disk)
+        };
+        self.devices.ids().all(|d| self.state.disk(d) == DiskState::UpToDate && self.state.pairs(d).all(rests))
+    }
+
+    /// Are no blocks of the range marked towards a peer?
+    fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
+        self.devices[d].bitmap(i).is_some_and(|(b, slot)| b.in_sync(slot, range))
     }
 }

@@ -15,10 +15,269 @@ use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
 use crate::dialect9::resync::pass::FLUSHES;
+use crate::node::Node;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
 
 impl Resource {
+    // -- what a Primary's writes say of the others -------------------------------------------------------------------
+
+    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
+    /// it.
+    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
+        let unsettled = self.node.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
+        match unsettled.filter(|write| write.log == InLog::OfWrite) {
+            Some(write) => {
+                write.log = InLog::Held;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A write of a peer was refused, as the disk is given up: it is too old when it comes back, also if that peer is
+    /// lost before it has begun a generation without it.
+    pub(crate) fn lacks_peers_write(&mut self, d: VolumeNr) {
+        self.node.devices[d].lacks_peers_write |= self.in_mesh9() && !self.usable(d);
+    }
+
+    /// Others are in need of the activity log.
+    pub(crate) fn unsettled_leave_log(&mut self, d: VolumeNr) {
+        for i in self.node.connections.ids() {
+            let held = |write: &&mut Unsettled| write.volume == d && write.log == InLog::Held;
+            let mut left = Vec::new();
+            for write in self.node.connections[i].unsettled.iter_mut().filter(held) {
+                write.log = InLog::Left;
+                left.push(write.range);
+            }
+            for range in left {
+                self.mark_for_others(i, d, range);
+                self.release_al(d, range);
+            }
+        }
+    }
+
+    /// The disk's log is gone.
+    pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
+        let all = self.node.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
+        all.filter(|write| write.volume == d).for_each(|write| write.log = InLog::OfWrite);
+    }
+
+    /// The disk's log is about to be emptied: what is not settled is marked.
+    pub(crate) fn mark_all_unsettled(&mut self, d: VolumeNr) {
+        self.node.connections.ids().for_each(|other| self.mark_unsettled_for(other, d));
+    }
+
+    /// What is not settled is marked for this peer, and for no other one: a mark of a block that was written in part
+    /// does not go when all turn out to have it.
+    pub(crate) fn mark_unsettled_for(&mut self, other: NodeId, d: VolumeNr) {
+        if !self.in_mesh9() {
+            return;
+        }
+        let of_others = self.node.connections.iter().filter(|(i, _)| *i != other);
+        let all = of_others.flat_map(|(_, c)| c.unsettled.iter());
+        let open: Vec<_> = all.filter(|write| write.volume == d).map(|write| write.range).collect();
+        open.into_iter().for_each(|range| {
+            self.mark_out_of_sync(other, d, range);
+        });
+    }
+
+    /// Something of another peer changes this disk, which the others may lack.
+    pub(crate) fn mark_for_others(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        for other in self.node.connections.ids().filter(|other| *other != i) {
+            self.mark_out_of_sync(other, d, range);
+        }
+    }
+
+    /// The peer has said who has some of its writes.
+    pub(super) fn note_peer_ack(&mut self, i: NodeId, told: &[Unsettled], has: NodeMask) {
+        for write in told {
+            for other in self.node.connections.ids().filter(|other| *other != i) {
+                if has.contains(other) && has.contains(self.node.cfg.node) {
+                    self.clear_out_of_sync(other, write.volume, write.range);
+                } else if !has.contains(other) {
+                    self.mark_out_of_sync(other, write.volume, write.range);
+                    self.tell_target(other, write);
+                }
+            }
+            if write.log == InLog::Held {
+                self.release_al(write.volume, write.range);
+            }
+        }
+        self.node.connections.ids().filter(|other| *other != i).for_each(|other| self.mark_unlogged(other));
+    }
+
+    /// What is not settled and not in the log stays marked, whatever was said of other writes to the same blocks.
+    pub(super) fn mark_unlogged(&mut self, other: NodeId) {
+        let of_others = self.node.connections.iter().filter(|(i, _)| *i != other);
+        let all = of_others.flat_map(|(_, c)| c.unsettled.iter().copied());
+        for write in all.filter(|write| write.log == InLog::Left).collect::<Vec<_>>() {
+            self.mark_out_of_sync(other, write.volume, write.range);
+        }
+    }
+
+    /// A node that is brought up to date from here lacks a write of a third one.
+    fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
+        if self.node.state.is_source_of(other, write.volume) && self.node.connections[other].speaks9() {
+            self.mark_overtaken(other, write.volume, write.range);
+            let notice = BlockRange { sector: write.range.start, size: write.range.len() };
+            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice));
+        }
+    }
+
+    // -- equal copies ------------------------------------------------------------------------------------------------
+
+    /// A resync has ended elsewhere: two good copies of one generation, both of which get what one Primary writes, are
+    /// equal. Of two that do not, one may have got what the other one lacks, or have another generation now: they
+    /// connect anew, and compare.
+    pub(crate) fn follow_equal_copies(&mut self, old: &State) {
+        if !self.in_mesh9() {
+            return;
+        }
+        for d in self.node.devices.ids() {
+            for i in self.node.connections.ids() {
+                let good = |s: &State| s.worst_disk(i, d) == DiskState::UpToDate;
+                let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
+                let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
+                let rested = |r: Replication| {
+                    matches!(r, Replication::Established | Replication::PausedSyncS | Replication::PausedSyncT)
+                };
+                let at_rest =
+                    self.node.state.replication(i, d) == Replication::Established && rested(old.replication(i, d));
+                if !at_rest || !good(&self.node.state) || !was_bad {
+                    continue;
+                }
+                match (self.has_this_generation(i, d), self.share_primary(i, d)) {
+                    (true, true) if !self.is_heard_out(i) && self.keeps_bits(i, d) => {}
+                    (true, true) => self.count_as_equal(i, d),
+                    (true, false) => self.node.connections[i].peer_devices[d].keeps = Keeps::LostWrites,
+                    (false, false) if self.node.connections[i].peer_devices[d].has_told_of_data() => {
+                        self.node.connections[i].peer_devices[d].parted = true
+                    }
+                    (false, _) => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
+        if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i) {
+            b.fill(slot, false);
+            self.write_bitmap(d);
+        }
+        self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+        self.retire_slot(i, d);
+        self.mark_unlogged(i);
+    }
+
+    /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
+    /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
+    /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
+    pub(super) fn keeps_bits(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        let keeps = self.in_mesh9() && self.node.devices[d].bits_left(i) > 0;
+        let why = &mut self.node.connections[i].peer_devices[d].keeps;
+        *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
+        keeps
+    }
+
+    /// Two of several connect, and are equal by what they told each other. Whose rules the peer has is known, or it is
+    /// to say first what it has come to: it may have found that something is to be copied (5.8.2, "Follow").
+    pub(super) fn keeps_bits_at_first(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        let c = &self.node.connections[i];
+        if c.decides_by(Private::ReconcileByMarks) {
+            return self.keeps_bits(i, d);
+        }
+        let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.node.devices[d].bits_left(i) > 0;
+        self.node.connections[i].peer_devices[d].keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
+        waits
+    }
+
+    // -- who may bring whom up to date -------------------------------------------------------------------------------
+
+    /// A peer has part in a generation that a Primary has begun, which this node does not reach.
+    pub(super) fn note_moved_on(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let at_rest = self.node.state.replication(i, d) == Replication::Established;
+        let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
+        if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
+            self.outdate_beside(packet.nodes.nodes(), false);
+        }
+    }
+
+    // -- a lost Primary ----------------------------------------------------------------------------------------------
+
+    /// A link has gone: what its peer wrote, and did not say who has it, may be here alone.
+    pub(crate) fn note_lost_writes(&mut self, i: NodeId) {
+        let left: Vec<_> = std::mem::take(&mut self.node.connections[i].unsettled).into();
+        for other in self.node.connections.ids().filter(|other| *other != i) {
+            for write in &left {
+                self.mark_out_of_sync(other, write.volume, write.range);
+                self.tell_target(other, write);
+                self.node.connections[other].peer_devices[write.volume].keeps = Keeps::LostWrites;
+            }
+        }
+        for write in left.iter().filter(|write| write.log == InLog::Held) {
+            self.release_al(write.volume, write.range);
+        }
+    }
+
+    /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
+    pub(crate) fn reconcile(&mut self) {
+        if !self.in_mesh9() {
+            return;
+        }
+        for i in self.node.connections.ids() {
+            if !self.awaits_survivor(i) && self.node.devices.ids().any(|d| self.is_unreconciled(i, d)) {
+                let text =
+                    "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
+                self.compare_anew(i, "reconcile", text);
+            }
+        }
+    }
+
+    /// Names it in a handshake.
+    pub(super) fn tell_lost_primary(&mut self, i: NodeId) -> Option<LostPrimary> {
+        let able = self.in_mesh9() && self.node.connections[i].has(Features::RECONCILE_RECONNECT);
+        let lost = self.lost_primary(i).filter(|_| able)?;
+        let packet = PeerDagtag { dagtag: Dagtag(lost.at), node: lost.node };
+        self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
+        Some(lost)
+    }
+
+    // -- a Primary's generations -------------------------------------------------------------------------------------
+
+    /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
+    pub(super) fn crash_is_past(&mut self, d: VolumeNr) {
+        if self.in_mesh9() {
+            self.node.devices[d].crashed_primary = false;
+        }
+    }
+
+    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that. Not who
+    /// is about to get what a survivor of its generation has.
+    pub(super) fn follow_outdated(&mut self, old: &State) {
+        for d in self.node.devices.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            let from_survivor = |(i, p): (NodeId, &PairState)| {
+                p.replication == Replication::WFBitMapT && self.has_this_generation(i, d)
+            };
+            let gets = self.node.state.pairs(d).any(from_survivor);
+            if old.disk(d) > DiskState::Outdated && self.node.state.disk(d) == DiskState::Outdated && !gets {
+                self.node.devices[d].crashed_primary = false;
+            }
+        }
+    }
+
+    /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
+    pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
+        for i in self.node.connections.ids().filter(|i| self.node.state.is_connected(*i)).collect::<Vec<_>>() {
+            self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
+            let text = "a disk comes into use: connecting anew".to_owned();
+            self.compare_anew(i, "attach-reconnects", text);
+            self.end_links();
+        }
+    }
+}
+
+impl Node {
     /// Are there several peers, of which some speak 9's dialect, or would, and none 8.4's? Beside one that does there
     /// is no other.
     #[must_use]
@@ -37,145 +296,6 @@ impl Resource {
     fn primaries_in_sight(&self) -> NodeMask {
         let own = Some(self.cfg.node).filter(|_| self.state.is_primary());
         self.state.primary_peers().into_iter().chain(own).collect()
-    }
-
-    // -- what a Primary's writes say of the others -------------------------------------------------------------------
-
-    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
-    /// it.
-    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
-        let unsettled = self.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
-        match unsettled.filter(|write| write.log == InLog::OfWrite) {
-            Some(write) => {
-                write.log = InLog::Held;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// A write of a peer was refused, as the disk is given up: it is too old when it comes back, also if that peer is
-    /// lost before it has begun a generation without it.
-    pub(crate) fn lacks_peers_write(&mut self, d: VolumeNr) {
-        self.devices[d].lacks_peers_write |= self.in_mesh9() && !self.usable(d);
-    }
-
-    /// Others are in need of the activity log.
-    pub(crate) fn unsettled_leave_log(&mut self, d: VolumeNr) {
-        for i in self.connections.ids() {
-            let held = |write: &&mut Unsettled| write.volume == d && write.log == InLog::Held;
-            let mut left = Vec::new();
-            for write in self.connections[i].unsettled.iter_mut().filter(held) {
-                write.log = InLog::Left;
-                left.push(write.range);
-            }
-            for range in left {
-                self.mark_for_others(i, d, range);
-                self.release_al(d, range);
-            }
-        }
-    }
-
-    /// The disk's log is gone.
-    pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
-        let all = self.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
-        all.filter(|write| write.volume == d).for_each(|write| write.log = InLog::OfWrite);
-    }
-
-    /// The disk's log is about to be emptied: what is not settled is marked.
-    pub(crate) fn mark_all_unsettled(&mut self, d: VolumeNr) {
-        self.connections.ids().for_each(|other| self.mark_unsettled_for(other, d));
-    }
-
-    /// What is not settled is marked for this peer, and for no other one: a mark of a block that was written in part
-    /// does not go when all turn out to have it.
-    pub(crate) fn mark_unsettled_for(&mut self, other: NodeId, d: VolumeNr) {
-        if !self.in_mesh9() {
-            return;
-        }
-        let of_others = self.connections.iter().filter(|(i, _)| *i != other);
-        let all = of_others.flat_map(|(_, c)| c.unsettled.iter());
-        let open: Vec<_> = all.filter(|write| write.volume == d).map(|write| write.range).collect();
-        open.into_iter().for_each(|range| {
-            self.mark_out_of_sync(other, d, range);
-        });
-    }
-
-    /// Something of another peer changes this disk, which the others may lack.
-    pub(crate) fn mark_for_others(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        for other in self.connections.ids().filter(|other| *other != i) {
-            self.mark_out_of_sync(other, d, range);
-        }
-    }
-
-    /// The peer has said who has some of its writes.
-    pub(super) fn note_peer_ack(&mut self, i: NodeId, told: &[Unsettled], has: NodeMask) {
-        for write in told {
-            for other in self.connections.ids().filter(|other| *other != i) {
-                if has.contains(other) && has.contains(self.cfg.node) {
-                    self.clear_out_of_sync(other, write.volume, write.range);
-                } else if !has.contains(other) {
-                    self.mark_out_of_sync(other, write.volume, write.range);
-                    self.tell_target(other, write);
-                }
-            }
-            if write.log == InLog::Held {
-                self.release_al(write.volume, write.range);
-            }
-        }
-        self.connections.ids().filter(|other| *other != i).for_each(|other| self.mark_unlogged(other));
-    }
-
-    /// What is not settled and not in the log stays marked, whatever was said of other writes to the same blocks.
-    pub(super) fn mark_unlogged(&mut self, other: NodeId) {
-        let of_others = self.connections.iter().filter(|(i, _)| *i != other);
-        let all = of_others.flat_map(|(_, c)| c.unsettled.iter().copied());
-        for write in all.filter(|write| write.log == InLog::Left).collect::<Vec<_>>() {
-            self.mark_out_of_sync(other, write.volume, write.range);
-        }
-    }
-
-    /// A node that is brought up to date from here lacks a write of a third one.
-    fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
-        if self.state.is_source_of(other, write.volume) && self.connections[other].speaks9() {
-            self.mark_overtaken(other, write.volume, write.range);
-            let notice = BlockRange { sector: write.range.start, size: write.range.len() };
-            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice));
-        }
-    }
-
-    // -- equal copies ------------------------------------------------------------------------------------------------
-
-    /// A resync has ended elsewhere: two good copies of one generation, both of which get what one Primary writes, are
-    /// equal. Of two that do not, one may have got what the other one lacks, or have another generation now: they
-    /// connect anew, and compare.
-    pub(crate) fn follow_equal_copies(&mut self, old: &State) {
-        if !self.in_mesh9() {
-            return;
-        }
-        for d in self.devices.ids() {
-            for i in self.connections.ids() {
-                let good = |s: &State| s.worst_disk(i, d) == DiskState::UpToDate;
-                let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
-                let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
-                let rested = |r: Replication| {
-                    matches!(r, Replication::Established | Replication::PausedSyncS | Replication::PausedSyncT)
-                };
-                let at_rest = self.state.replication(i, d) == Replication::Established && rested(old.replication(i, d));
-                if !at_rest || !good(&self.state) || !was_bad {
-                    continue;
-                }
-                match (self.has_this_generation(i, d), self.share_primary(i, d)) {
-                    (true, true) if !self.is_heard_out(i) && self.keeps_bits(i, d) => {}
-                    (true, true) => self.count_as_equal(i, d),
-                    (true, false) => self.connections[i].peer_devices[d].keeps = Keeps::LostWrites,
-                    (false, false) if self.connections[i].peer_devices[d].has_told_of_data() => {
-                        self.connections[i].peer_devices[d].parted = true
-                    }
-                    (false, _) => {}
-                }
-            }
-        }
     }
 
     /// Is there a Primary whose writes both get, or is one of them that?
@@ -197,16 +317,6 @@ impl Resource {
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
-    pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
-        if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
-            b.fill(slot, false);
-            self.write_bitmap(d);
-        }
-        self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
-        self.retire_slot(i, d);
-        self.mark_unlogged(i);
-    }
-
     /// Which connected peers have the generation that a resync brought.
     pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
         let has =
@@ -218,30 +328,6 @@ impl Resource {
     pub(super) fn keeps_lost_writes(&self, i: NodeId, d: VolumeNr) -> bool {
         self.connections[i].peer_devices[d].keeps == Keeps::LostWrites && self.devices[d].bits_left(i) > 0
     }
-
-    /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
-    /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
-    /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
-    pub(super) fn keeps_bits(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let keeps = self.in_mesh9() && self.devices[d].bits_left(i) > 0;
-        let why = &mut self.connections[i].peer_devices[d].keeps;
-        *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
-        keeps
-    }
-
-    /// Two of several connect, and are equal by what they told each other. Whose rules the peer has is known, or it is
-    /// to say first what it has come to: it may have found that something is to be copied (5.8.2, "Follow").
-    pub(super) fn keeps_bits_at_first(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let c = &self.connections[i];
-        if c.decides_by(Private::ReconcileByMarks) {
-            return self.keeps_bits(i, d);
-        }
-        let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.devices[d].bits_left(i) > 0;
-        self.connections[i].peer_devices[d].keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
-        waits
-    }
-
-    // -- who may bring whom up to date -------------------------------------------------------------------------------
 
     /// Must no resync between this node and a peer begin? A Primary is brought up to date by nobody, and of a node that
     /// reaches one that one is the first source. Who copies from a node that depends on a Primary is not up to date by
@@ -306,36 +392,10 @@ impl Resource {
         self.devices.ids().any(|d| self.active_source(d, i).is_some())
     }
 
-    /// A peer has part in a generation that a Primary has begun, which this node does not reach.
-    pub(super) fn note_moved_on(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        let at_rest = self.state.replication(i, d) == Replication::Established;
-        let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
-        if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
-            self.outdate_beside(packet.nodes.nodes(), false);
-        }
-    }
-
     /// Is a resync going on here that a promotion would come in the way of: a node that is brought up to date must have
     /// all that is written, and from whom it gets that too.
     pub(crate) fn is_target9(&self) -> bool {
         self.in_mesh9() && self.source_of_target(self.cfg.node).is_some()
-    }
-
-    // -- a lost Primary ----------------------------------------------------------------------------------------------
-
-    /// A link has gone: what its peer wrote, and did not say who has it, may be here alone.
-    pub(crate) fn note_lost_writes(&mut self, i: NodeId) {
-        let left: Vec<_> = std::mem::take(&mut self.connections[i].unsettled).into();
-        for other in self.connections.ids().filter(|other| *other != i) {
-            for write in &left {
-                self.mark_out_of_sync(other, write.volume, write.range);
-                self.tell_target(other, write);
-                self.connections[other].peer_devices[write.volume].keeps = Keeps::LostWrites;
-            }
-        }
-        for write in left.iter().filter(|write| write.log == InLog::Held) {
-            self.release_al(write.volume, write.range);
-        }
     }
 
     /// Do the two differ in what a lost Primary wrote, or a third node had, and does nobody write by now?
@@ -350,20 +410,6 @@ impl Resource {
             && good
             && self.state.replication(i, d) == Replication::Established
             && self.primaries_in_sight().is_empty()
-    }
-
-    /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
-    pub(crate) fn reconcile(&mut self) {
-        if !self.in_mesh9() {
-            return;
-        }
-        for i in self.connections.ids() {
-            if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
-                let text =
-                    "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
-                self.compare_anew(i, "reconcile", text);
-            }
-        }
     }
 
     /// Does this node differ from a connected one in what a lost Primary wrote?
@@ -383,17 +429,6 @@ impl Resource {
         let first = lost.next()?;
         lost.next().is_none().then_some(first)
     }
-
-    /// Names it in a handshake.
-    pub(super) fn tell_lost_primary(&mut self, i: NodeId) -> Option<LostPrimary> {
-        let able = self.in_mesh9() && self.connections[i].has(Features::RECONCILE_RECONNECT);
-        let lost = self.lost_primary(i).filter(|_| able)?;
-        let packet = PeerDagtag { dagtag: Dagtag(lost.at), node: lost.node };
-        self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
-        Some(lost)
-    }
-
-    // -- a Primary's generations -------------------------------------------------------------------------------------
 
     /// Are all peers there that have, or may have, data?
     pub(crate) fn all_together(&self, d: VolumeNr) -> bool {
@@ -425,27 +460,6 @@ impl Resource {
         (source || own) && self.has_writes_for_others(d)
     }
 
-    /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
-    pub(super) fn crash_is_past(&mut self, d: VolumeNr) {
-        if self.in_mesh9() {
-            self.devices[d].crashed_primary = false;
-        }
-    }
-
-    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that. Not who
-    /// is about to get what a survivor of its generation has.
-    pub(super) fn follow_outdated(&mut self, old: &State) {
-        for d in self.devices.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
-            let from_survivor = |(i, p): (NodeId, &PairState)| {
-                p.replication == Replication::WFBitMapT && self.has_this_generation(i, d)
-            };
-            let gets = self.state.pairs(d).any(from_survivor);
-            if old.disk(d) > DiskState::Outdated && self.state.disk(d) == DiskState::Outdated && !gets {
-                self.devices[d].crashed_primary = false;
-            }
-        }
-    }
-
     /// A node without a disk does not write beside several copies: who has what of that nobody would know.
     pub(crate) fn lacks_own_copy9(&self, d: VolumeNr) -> bool {
         self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
@@ -458,15 +472,5 @@ impl Resource {
         let trying = ConnectionState::Unconnected..=ConnectionState::Connecting;
         let tries = |i| trying.contains(&self.state.connection(i));
         self.connections.iter().any(|(i, c)| left(c) && tries(i))
-    }
-
-    /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
-    pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
-        for i in self.connections.ids().filter(|i| self.state.is_connected(*i)).collect::<Vec<_>>() {
-            self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
-            let text = "a disk comes into use: connecting anew".to_owned();
-            self.compare_anew(i, "attach-reconnects", text);
-            self.end_links();
-        }
     }
 }

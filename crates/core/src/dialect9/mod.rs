@@ -24,6 +24,7 @@ use crate::config::Fencing;
 use crate::connection::Connection;
 use crate::decide::Handler;
 use crate::decide::state::State;
+use crate::node::Node;
 use crate::{Resource, dialect84};
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, StateWord};
@@ -46,14 +47,14 @@ pub(crate) const fn role_word(role: wire::Role) -> StateWord {
 impl Resource {
     /// What every change brings with it in 9's dialect, before anything else that it does.
     pub(crate) fn follow_change9(&mut self, old: &State) {
-        for i in self.connections.ids() {
-            for d in self.devices.ids() {
-                let lost = old.replicates(i, d) && !self.state.replicates(i, d);
+        for i in self.node.connections.ids() {
+            for d in self.node.devices.ids() {
+                let lost = old.replicates(i, d) && !self.node.state.replicates(i, d);
                 let source = old.replication(i, d).is_source();
-                let pd = &mut self.connections[i].peer_devices[d];
+                let pd = &mut self.node.connections[i].peer_devices[d];
                 pd.was_established |= lost;
-                let comes = old.disk(d) < DiskState::Inconsistent && self.state.disk(d) >= DiskState::Inconsistent;
-                if lost || self.state.replicates(i, d) {
+                let comes = old.disk(d) < DiskState::Inconsistent && self.node.state.disk(d) >= DiskState::Inconsistent;
+                if lost || self.node.state.replicates(i, d) {
                     pd.end_unheard = lost && source;
                 } else if comes {
                     // Of what ended while the disk was not in use it knows nothing.
@@ -82,9 +83,9 @@ impl Resource {
             return;
         }
         let good = |s: &State, i, d| s.worst_disk(i, d) == DiskState::UpToDate && s.replicates(i, d);
-        for i in self.connections.ids().filter(|i| self.connections[*i].speaks9()).collect::<Vec<_>>() {
-            let all = self.devices.ids().all(|d| good(&self.state, i, d));
-            let worse = self.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
+        for i in self.node.connections.ids().filter(|i| self.node.connections[*i].speaks9()).collect::<Vec<_>>() {
+            let all = self.node.devices.ids().all(|d| good(&self.node.state, i, d));
+            let worse = self.node.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
             if all && worse {
                 self.handler(Handler::UnfencePeer.name(), None, Some(i));
             }
@@ -93,7 +94,7 @@ impl Resource {
 
     /// Is the peer who it is taken for, and can this node do what the dialect asks for? If not, the link has ended.
     pub(crate) fn fits_dialect9(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) -> bool {
-        let (own, peer) = (self.cfg.node.index() as u32, i.index() as u32);
+        let (own, peer) = (self.node.cfg.node.index() as u32, i.index() as u32);
         if (theirs.sender_node, theirs.receiver_node) != (peer, own) {
             let text = format!(
                 "the peer is node {} and takes this one for node {}; make node-id equal on both nodes",
@@ -102,8 +103,8 @@ impl Resource {
             self.drop_link(i, ConnectionState::NetworkFailure, "wrong-node-id", text);
             return false;
         }
-        let backing = |d: &VolumeNr| self.devices[*d].backing.as_ref();
-        let old = self.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
+        let backing = |d: &VolumeNr| self.node.devices[*d].backing.as_ref();
+        let old = self.node.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
         if let Some(d) = old {
             let text = format!("DRBD 9's dialect needs metadata of format v09, volume {d} has v08; convert it");
             self.give_up(i, "old-metadata", text);
@@ -112,6 +113,41 @@ impl Resource {
         true
     }
 
+    /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
+    pub(crate) fn shake_hands9(&mut self, i: NodeId) {
+        if self.node.connections[i].speaks9() && self.node.cfg.node < i {
+            self.begin_connect(i);
+        }
+    }
+
+    /// The last attempt to connect came to nothing: the next one.
+    pub(crate) fn connect_again(&mut self, i: NodeId) {
+        if let Some(nine) = self.node.connections[i].nine_mut() {
+            nine.again = None;
+            self.begin_connect(i);
+        }
+    }
+
+    pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
+        let text = "the peer did not go on with the handshake in time".to_owned();
+        self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
+    }
+
+    /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
+    /// come so far.
+    pub(crate) fn peer_refuses(&mut self, i: NodeId) {
+        let own = self.node.connections[i].nine_mut().and_then(|nine| nine.refused.take());
+        let (name, text) = match own {
+            Some(reason) => (reason.name(), reason.to_string()),
+            None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
+        };
+        let text = format!("{text}; not connecting any more");
+        self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
+        self.part(i);
+    }
+}
+
+impl Node {
     /// What is hashed of two challenges: that of the peer, which this node answers, and the own one. 9 adds who answers
     /// (`docs/spec/wire-protocol.md` 7.3).
     pub(crate) fn salted(&self, i: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {
@@ -125,44 +161,11 @@ impl Resource {
         [salted(theirs, self.cfg.node), salted(own, i)]
     }
 
-    /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
-    pub(crate) fn shake_hands9(&mut self, i: NodeId) {
-        if self.connections[i].speaks9() && self.cfg.node < i {
-            self.begin_connect(i);
-        }
-    }
-
-    /// The last attempt to connect came to nothing: the next one.
-    pub(crate) fn connect_again(&mut self, i: NodeId) {
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.again = None;
-            self.begin_connect(i);
-        }
-    }
-
     /// Until when the handshake of a link must get further.
     pub(crate) fn handshake9_timer(&self, i: NodeId) -> Option<Instant> {
         let c = &self.connections[i];
         let link = c.link.as_ref().filter(|_| c.speaks9() && !self.state.is_connected(i))?;
         Some(c.last_heard.max(link.phase_since) + self.connections[i].handshake9_patience())
-    }
-
-    pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
-        let text = "the peer did not go on with the handshake in time".to_owned();
-        self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
-    }
-
-    /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
-    /// come so far.
-    pub(crate) fn peer_refuses(&mut self, i: NodeId) {
-        let own = self.connections[i].nine_mut().and_then(|nine| nine.refused.take());
-        let (name, text) = match own {
-            Some(reason) => (reason.name(), reason.to_string()),
-            None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
-        };
-        let text = format!("{text}; not connecting any more");
-        self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
-        self.part(i);
     }
 }
 

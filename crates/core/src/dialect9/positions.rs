@@ -23,7 +23,7 @@ impl Resource {
     /// A write goes to a peer: its position is said if the peer cannot know it.
     pub(crate) fn announce_position(&mut self, i: NodeId, at: u64, len: ByteLen) {
         let before = at - len.0 / 512;
-        let Some(nine) = self.connections[i].nine_mut() else { return };
+        let Some(nine) = self.node.connections[i].nine_mut() else { return };
         let known = nine.position_told.replace(at);
         if known != Some(before) {
             self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(before)));
@@ -33,16 +33,16 @@ impl Resource {
 
     /// Peers that get what is written from now on are told where that begins.
     pub(crate) fn tell_positions(&mut self, old: &State) {
-        for i in self.connections.ids() {
+        for i in self.node.connections.ids() {
             let gets =
                 |state: &State, d| write(&View::of(state, Some(i), d), wire::Version::MAX.number()) == ToPeer::Data;
-            let wants = |d| self.connections[i].peer_devices[d].wants_writes_when_bad;
+            let wants = |d| self.node.connections[i].peer_devices[d].wants_writes_when_bad;
             let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent && !wants(d);
             let begins = |d| {
-                let now = gets(&self.state, d) && !inconsistent(&self.state, d);
+                let now = gets(&self.node.state, d) && !inconsistent(&self.node.state, d);
                 now && (!gets(old, d) || inconsistent(old, d))
             };
-            if self.connections[i].speaks9() && self.devices.ids().any(begins) {
+            if self.node.connections[i].speaks9() && self.node.devices.ids().any(begins) {
                 self.tell_position(i);
             }
         }
@@ -51,7 +51,7 @@ impl Resource {
     /// From now on a peer gets what is written.
     pub(crate) fn tell_position(&mut self, i: NodeId) {
         let own = self.positions.own();
-        let told = self.connections[i].nine_mut().map(|nine| nine.position_told.replace(own));
+        let told = self.node.connections[i].nine_mut().map(|nine| nine.position_told.replace(own));
         if told.is_some_and(|told| told != Some(own)) {
             self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
         }
@@ -62,11 +62,11 @@ impl Resource {
         if !self.positions.settle(at, has) {
             return;
         }
-        while let Some(due) = self.positions.next_due(self.now) {
+        while let Some(due) = self.positions.next_due(self.node.now) {
             self.say(&due);
         }
         self.chores.mark();
-        self.connections.ids().for_each(|i| self.answer_flush(i));
+        self.node.connections.ids().for_each(|i| self.answer_flush(i));
     }
 
     /// What can be said of the newest writes is said now.
@@ -80,14 +80,14 @@ impl Resource {
     fn say(&mut self, due: &Due) {
         let ack = PeerAck { nodes: due.has.into(), dagtag: Dagtag(due.at) };
         for i in due.to {
-            if self.connections.get(i).is_some_and(|c| c.speaks9()) {
+            if self.node.connections.get(i).is_some_and(|c| c.speaks9()) {
                 self.send_connection(i, Socket::Control, Packet::PeerAck(ack));
             }
         }
     }
 
     pub(crate) fn check_positions(&mut self) {
-        if self.positions.timer().is_some_and(|at| self.now >= at) {
+        if self.positions.timer().is_some_and(|at| self.node.now >= at) {
             self.say_who_has_what();
         }
     }
@@ -96,10 +96,10 @@ impl Resource {
 
     /// A write of a peer.
     pub(crate) fn peer_wrote(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let Some(nine) = self.connections[i].nine_mut() else { return };
+        let Some(nine) = self.node.connections[i].nine_mut() else { return };
         nine.heard.at = nine.heard.at.wrapping_add(range.len().0 / 512);
         let at = nine.heard.at;
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         c.heard_at = Some(at);
         c.unsettled.push_back(Unsettled { at, volume: d, range, log: InLog::OfWrite });
         if c.unsettled.len() > MOST_UNTOLD {
@@ -110,14 +110,14 @@ impl Resource {
 
     /// P_PEER_ACK: who has the peer's writes up to one that this node got.
     pub(crate) fn peer_has_told(&mut self, i: NodeId, ack: &PeerAck) {
-        if !self.connections[i].speaks9() {
+        if !self.node.connections[i].speaks9() {
             return;
         }
-        let unsettled = &mut self.connections[i].unsettled;
+        let unsettled = &mut self.node.connections[i].unsettled;
         match unsettled.iter().position(|write| write.at == ack.dagtag.0) {
             Some(n) => {
                 let told: Vec<_> = unsettled.drain(..=n).collect();
-                if !told.is_empty() && self.connections.members().len() > 1 {
+                if !told.is_empty() && self.node.connections.members().len() > 1 {
                     self.note_peer_ack(i, &told, ack.nodes.nodes());
                 }
             }

@@ -13,6 +13,7 @@ use crate::decide::{DiskState, uuid9};
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::dialect9::positions::record::Position;
 use crate::dialect9::resync::pass::{FLUSHES, FlushAsked, Flushing, LastPass};
+use crate::node::Node;
 use crate::resync::session::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -28,9 +29,9 @@ impl Resource {
     /// The target asks for a block; `digest`: unless it has this one.
     pub(crate) fn request9(&self, i: NodeId, d: VolumeNr, block: BlockRequest, digest: Option<Digest>) -> Packet {
         let (node, dagtag) = self.position_to_wait_for();
-        let granule = self.devices[d].cfg.as_ref().map_or(0, |c| c.resync.discard_granularity);
-        let thin = self.connections[i].has(Features::THIN_RESYNC) && granule > 0;
-        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+        let granule = self.node.devices[d].cfg.as_ref().map_or(0, |c| c.resync.discard_granularity);
+        let thin = self.node.connections[i].has(Features::THIN_RESYNC) && granule > 0;
+        if !self.node.connections[i].has(Features::RESYNC_DAGTAG) {
             return match digest {
                 Some(digest) => Packet::CsumRsRequest(wire::ChecksumRequest { block, digest }),
                 None if thin => Packet::RsThinReq(block),
@@ -47,7 +48,7 @@ impl Resource {
 
     /// A verify asks for the digest of a block.
     pub(crate) fn verify_request(&self, i: NodeId, block: BlockRequest) -> Packet {
-        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+        if !self.node.connections[i].has(Features::RESYNC_DAGTAG) {
             return Packet::OvRequest(block);
         }
         let (node, dagtag) = self.position_to_wait_for();
@@ -56,7 +57,7 @@ impl Resource {
 
     /// The answer to that.
     pub(crate) fn verify_reply(&self, i: NodeId, block: BlockRequest, digest: Digest) -> Packet {
-        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+        if !self.node.connections[i].has(Features::RESYNC_DAGTAG) {
             return Packet::OvReply(VerifyReply { block, digest });
         }
         let (node, dagtag) = self.position_to_wait_for();
@@ -72,9 +73,9 @@ impl Resource {
         by: (u64, VerifyOutcome),
     ) -> Packet {
         let (sector, size) = (range.start, range.len());
-        let seq = self.connections[i].peer_devices[d].next_seq();
+        let seq = self.node.connections[i].peer_devices[d].next_seq();
         let (name, outcome) = by;
-        if !self.connections[i].names_requests() {
+        if !self.node.connections[i].names_requests() {
             return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
         }
         let block = BlockAck { sector, block_id: BlockId(name), size, seq };
@@ -84,11 +85,11 @@ impl Resource {
     /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads. It may
     /// hear of it later than this node does.
     fn position_to_wait_for(&self) -> (u32, Dagtag) {
-        if self.state.is_primary() {
-            return (self.cfg.node.index() as u32, Dagtag(self.positions.own()));
+        if self.node.state.is_primary() {
+            return (self.node.cfg.node.index() as u32, Dagtag(self.positions.own()));
         }
-        let heard = self.connections.iter().find_map(|(n, _)| {
-            let primary = self.state.is_connected(n) && self.state.peers[n].role() == Role::Primary;
+        let heard = self.node.connections.iter().find_map(|(n, _)| {
+            let primary = self.node.state.is_connected(n) && self.node.state.peers[n].role() == Role::Primary;
             Some((n, self.heard_of(n).filter(|_| primary)?))
         });
         heard.map_or((0, Dagtag(0)), |(n, at)| (n.index() as u32, Dagtag(at)))
@@ -98,7 +99,7 @@ impl Resource {
     /// node that is not heard here nothing comes.
     pub(crate) fn resync_requested9(&mut self, i: NodeId, d: VolumeNr, r: &DagtagRequest, want: Want) {
         let node = u8::try_from(r.node).ok().and_then(NodeId::new).filter(|_| r.dagtag.0 != 0);
-        let after = node.filter(|node| *node != self.cfg.node).map(|node| Position { node, at: r.dagtag.0 });
+        let after = node.filter(|node| *node != self.node.cfg.node).map(|node| Position { node, at: r.dagtag.0 });
         let unknown = r.dagtag.0 != 0 && node.is_none();
         match r.block.range().filter(|_| unknown || after.is_some_and(|after| !self.hears(after.node))) {
             Some(range) => self.send_ack(i, d, Packet::RsCancel, range, r.block.block_id),
@@ -106,29 +107,14 @@ impl Resource {
         }
     }
 
-    /// Is this peer there, and has it said on this link where its writes begin?
-    pub(crate) fn hears(&self, node: NodeId) -> bool {
-        self.heard_of(node).is_some() && self.state.is_connected(node)
-    }
-
-    /// How far the stream of writes of a peer has come here, if it has said on this link where that begins.
-    fn heard_of(&self, node: NodeId) -> Option<u64> {
-        self.connections.get(node)?.nine()?.heard.told()
-    }
-
-    /// Is a write still to come here that must be there before something is read?
-    pub(crate) fn is_yet_to_come(&self, after: Option<Position>) -> bool {
-        after.is_some_and(|after| self.heard_of(after.node).unwrap_or(0) < after.at)
-    }
-
     // -- beginning ---------------------------------------------------------------------------------------------------
 
     /// The generations of a target, when its resync begins. A copy that never was one has from now on part of what the
     /// source's bitmap counts from, so that it can go on from there.
     pub(crate) fn begin_target9(&mut self, i: NodeId, d: VolumeNr) {
-        let own = self.cfg.node;
-        let slot = self.connections[i].peer_devices[d].uuids110.as_ref().and_then(|u| u.bitmap(own));
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let own = self.node.cfg.node;
+        let slot = self.node.connections[i].peer_devices[d].uuids110.as_ref().and_then(|u| u.bitmap(own));
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         let parted = slot.filter(|g| !g.is_none() && b.md.current.same(Generation::JUST_CREATED));
         if let Some(parted) = parted {
             b.md.current = parted.base();
@@ -141,21 +127,10 @@ impl Resource {
         self.generation_changed(d);
     }
 
-    /// What a target is still to get it may get at any moment, and the others lack that, perhaps: on its disk it is
-    /// marked for all of them until it is here, and then they are told who has it. Nobody else would know what of it
-    /// this copy has if its process ends.
-    pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
-        let target = |active: bool| {
-            let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
-            self.state.pairs(d).find_map(|(i, pair)| self.devices[d].slot(i).filter(|_| fits(pair)))
-        };
-        target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
-    }
-
     /// The bitmap is about to be written: with all pages that this is about.
     fn write_what_comes(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(source) = self.devices[d].slot(i).filter(|_| self.in_mesh9()) else { return };
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(source) = self.node.devices[d].slot(i).filter(|_| self.in_mesh9()) else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         let (area, mut from) = (b.area(), 0);
         let len = b.bitmaps[source].len();
         while let Some(start) = b.bitmaps[source].next_set(from..len) {
@@ -167,22 +142,22 @@ impl Resource {
     /// StartingSyncS or StartingSyncT: everything is to be copied. A target is given up, so that nobody has anything of
     /// it. The resync begins at the end of the turn, after the peers have heard that all have agreed.
     pub(crate) fn starting_sync9(&mut self, i: NodeId, d: VolumeNr) {
-        let target = self.state.replication(i, d) == Replication::StartingSyncT;
-        match &mut self.devices[d].backing {
+        let target = self.node.state.replication(i, d) == Replication::StartingSyncT;
+        match &mut self.node.devices[d].backing {
             Some(b) if target => {
                 b.bitmaps.iter_mut().for_each(units::BitSet::set_all);
                 b.dirty.note_all();
             }
             _ => self.mark_all(i, d),
         }
-        self.connections[i].peer_devices[d].begins_all = true;
+        self.node.connections[i].peer_devices[d].begins_all = true;
     }
 
     pub(crate) fn begin_if_starting9(&mut self, i: NodeId, d: VolumeNr) {
-        if !std::mem::take(&mut self.connections[i].peer_devices[d].begins_all) {
+        if !std::mem::take(&mut self.node.connections[i].peer_devices[d].begins_all) {
             return;
         }
-        match self.state.replication(i, d) {
+        match self.node.state.replication(i, d) {
             Replication::StartingSyncS => self.begin_as_source(i, d),
             Replication::StartingSyncT => self.begin_as_target9(i, d),
             _ => {}
@@ -191,11 +166,11 @@ impl Resource {
 
     /// What a peer wants to be sent while its disk is bad begins anew with each resync.
     pub(crate) fn follow_resync9(&mut self, old: &State) {
-        for i in self.connections.ids() {
-            for d in self.devices.ids() {
+        for i in self.node.connections.ids() {
+            for d in self.node.devices.ids() {
                 let bad = |s: &State| s.peer_disk(i, d) == DiskState::Inconsistent || s.replication(i, d).is_source();
-                if bad(&self.state) && !bad(old) {
-                    let pd = &mut self.connections[i].peer_devices[d];
+                if bad(&self.node.state) && !bad(old) {
+                    let pd = &mut self.node.connections[i].peer_devices[d];
                     pd.wants_writes_when_bad = pd.will_want_writes_when_bad;
                 }
             }
@@ -204,12 +179,12 @@ impl Resource {
 
     /// A peer's copy has become good: perhaps on another disk, which can be read where the former one could not.
     pub(crate) fn follow_peers_disks(&mut self, old: &State) {
-        for i in self.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
-            for d in self.devices.ids() {
+        for i in self.node.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            for d in self.node.devices.ids() {
                 let good = |s: &State| s.peer_disk(i, d) == DiskState::UpToDate;
                 let at_rest = |s: &State| s.replication(i, d) == Replication::Established;
-                if at_rest(old) && !good(old) && at_rest(&self.state) && good(&self.state) {
-                    self.connections[i].peer_devices[d].resync.forget_failed();
+                if at_rest(old) && !good(old) && at_rest(&self.node.state) && good(&self.node.state) {
+                    self.node.connections[i].peer_devices[d].resync.forget_failed();
                 }
             }
         }
@@ -217,8 +192,8 @@ impl Resource {
 
     /// P_ENABLE_REPLICATION.
     pub(crate) fn replication_enabled(&mut self, i: NodeId, d: VolumeNr, on: bool) {
-        let before = std::mem::replace(&mut self.connections[i].peer_devices[d].wants_writes_when_bad, on);
-        if on && !before && self.state.replicates(i, d) {
+        let before = std::mem::replace(&mut self.node.connections[i].peer_devices[d].wants_writes_when_bad, on);
+        if on && !before && self.node.state.replicates(i, d) {
             self.tell_position(i);
         }
     }
@@ -227,16 +202,16 @@ impl Resource {
 
     /// The target has copied everything: may the resync end? If not, what is missing is asked for.
     pub(crate) fn last_pass_is_over(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        if !self.connections[i].speaks9() {
+        if !self.node.connections[i].speaks9() {
             return true;
         }
-        match self.connections[i].peer_devices[d].resync.last_pass {
+        match self.node.connections[i].peer_devices[d].resync.last_pass {
             LastPass::Begun(_) if self.asks_once_more(i, d) => self.begin_last_pass(i, d),
             LastPass::Begun(_) => true,
             LastPass::Flushing(asked) => {
                 let over = self.good_witnesses(asked.primary).and(asked.waits).is_empty();
                 if over {
-                    self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(Some(asked.primary));
+                    self.node.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(Some(asked.primary));
                 }
                 over
             }
@@ -244,51 +219,40 @@ impl Resource {
         }
     }
 
-    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of
-    /// it.
-    fn good_witnesses(&self, primary: NodeId) -> NodeMask {
-        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
-        if !answers(primary) {
-            return NodeMask::default();
-        }
-        let hears = |i: &NodeId| self.connections[*i].sees(primary);
-        let hear = self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i));
-        hear.collect::<NodeMask>().with(primary)
-    }
-
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
         // This source, or another one.
-        let mut sources = NodeMask::of(i).into_iter().chain(self.state.sources_to_be(d));
-        let flushes = |n: &NodeId| self.connections[*n].version() >= FLUSHES;
-        let primary = sources.find(|n| flushes(n) && self.state.peers[*n].role() == Role::Primary);
-        let mut passes = self.connections.values().map(|c| c.peer_devices[d].resync.last_pass);
+        let mut sources = NodeMask::of(i).into_iter().chain(self.node.state.sources_to_be(d));
+        let flushes = |n: &NodeId| self.node.connections[*n].version() >= FLUSHES;
+        let primary = sources.find(|n| flushes(n) && self.node.state.peers[*n].role() == Role::Primary);
+        let mut passes = self.node.connections.values().map(|c| c.peer_devices[d].resync.last_pass);
         if primary.is_some() && passes.any(|pass| pass == LastPass::Begun(primary)) {
             // It was asked when another source had nothing more.
-            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(primary);
+            self.node.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(primary);
             return true;
         }
-        for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
-            if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
+        for n in
+            self.node.connections.ids().filter(|n| *n == i || self.node.state.replicates(*n, d)).collect::<Vec<_>>()
+        {
+            if self.node.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
                 self.send(n, Socket::Data, d, Packet::EnableReplication(true));
             }
         }
         let waits = primary.map(|primary| self.good_witnesses(primary)).unwrap_or_default();
-        let Some((primary, nine)) = primary.and_then(|n| Some((n, self.connections[n].nine_mut()?))) else {
-            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(None);
+        let Some((primary, nine)) = primary.and_then(|n| Some((n, self.node.connections[n].nine_mut()?))) else {
+            self.node.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(None);
             return true;
         };
         nine.flushes += 1;
         let asked = Flushing { sequence: nine.flushes, primary, waits };
-        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(asked);
+        self.node.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(asked);
         self.send_connection(primary, Socket::Data, Packet::FlushRequests(asked.sequence));
         false
     }
 
     /// A resync begins: what this peer has said before, or who was a source before, is of the past.
     pub(crate) fn forget_last_passes(&mut self, i: NodeId, d: VolumeNr) {
-        let goes_on = self.state.pairs(d).any(|(n, pair)| n != i && pair.replication.is_target());
-        for c in self.connections.values_mut() {
+        let goes_on = self.node.state.pairs(d).any(|(n, pair)| n != i && pair.replication.is_target());
+        for c in self.node.connections.values_mut() {
             let pass = &mut c.peer_devices[d].resync.last_pass;
             if !goes_on || *pass == LastPass::Begun(Some(i)) {
                 *pass = LastPass::Ahead;
@@ -298,10 +262,10 @@ impl Resource {
 
     /// P_FLUSH_REQUESTS_ACK: a node has been told who has a Primary's writes, and has passed on what it must.
     pub(crate) fn flush_answered(&mut self, i: NodeId, answer: &FlushAnswer) {
-        if !self.connections.members().contains(answer.node) {
+        if !self.node.connections.members().contains(answer.node) {
             return;
         }
-        for pd in self.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
+        for pd in self.node.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
             if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
                 && asked.primary == answer.node
                 && asked.sequence <= answer.sequence
@@ -315,7 +279,7 @@ impl Resource {
     /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be
     /// here, and is waited for no more.
     pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
-        for c in self.connections.values_mut() {
+        for c in self.node.connections.values_mut() {
             for pd in c.peer_devices.values_mut() {
                 if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
                     && asked.primary != i
@@ -330,9 +294,10 @@ impl Resource {
     /// P_FLUSH_REQUESTS.
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
         let up_to = self.positions.own();
-        let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
-        let untold = self.connections.ids().filter(able).collect::<NodeMask>().with(i);
-        if let Some(nine) = self.connections[i].nine_mut() {
+        let able =
+            |other: &NodeId| self.node.state.is_connected(*other) && self.node.connections[*other].version() >= FLUSHES;
+        let untold = self.node.connections.ids().filter(able).collect::<NodeMask>().with(i);
+        if let Some(nine) = self.node.connections[i].nine_mut() {
             nine.flush_asked = Some(FlushAsked { sequence, up_to, untold });
         }
         self.answer_flush(i);
@@ -341,20 +306,20 @@ impl Resource {
     /// Answers, once it is said of all writes up to then who has them; and each of the others is told when it was told
     /// that, so that it says so, too, behind what it was told.
     pub(crate) fn answer_flush(&mut self, i: NodeId) {
-        let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
+        let Some(asked) = self.node.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
         let told = asked.untold.into_iter().filter(|n| !self.positions.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
         if told.is_empty() {
             return;
         }
         self.say_who_has_what();
         for n in told {
-            if let Some(asked) = self.connections[i].nine_mut().and_then(|nine| nine.flush_asked.as_mut()) {
+            if let Some(asked) = self.node.connections[i].nine_mut().and_then(|nine| nine.flush_asked.as_mut()) {
                 asked.untold.remove(n);
             }
             if n == i {
-                let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
+                let answer = FlushAnswer { sequence: asked.sequence, node: self.node.cfg.node };
                 self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
-            } else if self.state.is_connected(n) {
+            } else if self.node.state.is_connected(n) {
                 let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
                 self.send_connection(n, Socket::Control, Packet::FlushForward(forwarded));
             }
@@ -364,7 +329,7 @@ impl Resource {
     /// P_FLUSH_FORWARD: what a Primary said of its writes was heard here; the target that has asked is told.
     pub(crate) fn flush_forwarded(&mut self, i: NodeId, asked: &FlushAnswer) {
         let answer = FlushAnswer { sequence: asked.sequence, node: i };
-        if self.connections.get(asked.node).is_some_and(|c| c.speaks9()) {
+        if self.node.connections.get(asked.node).is_some_and(|c| c.speaks9()) {
             self.send_connection(asked.node, Socket::Data, Packet::FlushRequestsAck(answer));
         }
     }
@@ -389,14 +354,14 @@ impl Resource {
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
-            self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+            self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
             self.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
-            self.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
+            self.node.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
             self.take_over_generations9(i, d);
-            change.push(Set::Disk(d, self.state.peer_disk(i, d)));
+            change.push(Set::Disk(d, self.node.state.peer_disk(i, d)));
             // Other sources of the same data have nothing more for it: what they lack of each other they compare.
-            let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+            let others = self.node.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
             others.for_each(|(n, _)| change.push(Set::Replication(n, d, Replication::Established)));
         } else {
             change.push(Set::Disk(d, DiskState::Inconsistent));
@@ -406,20 +371,16 @@ impl Resource {
         self.took_place(change);
     }
 
-    /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
-    pub(super) fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
-        let primary = |n: NodeId| self.state.peers[n].role() == Role::Primary;
-        let mut others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
-        self.in_mesh9() && !primary(i) && others.any(|(n, _)| primary(n))
-    }
-
     /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
     fn leave_unlike_sources(&mut self, i: NodeId, d: VolumeNr) {
-        let (current, good) =
-            (self.connections[i].peer_devices[d].told_current(), self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let like =
-            |n| good && self.connections[n].peer_devices[d].told_current().zip(current).is_some_and(|(a, b)| a.same(b));
-        let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        let (current, good) = (
+            self.node.connections[i].peer_devices[d].told_current(),
+            self.node.state.peer_disk(i, d) == DiskState::UpToDate,
+        );
+        let like = |n| {
+            good && self.node.connections[n].peer_devices[d].told_current().zip(current).is_some_and(|(a, b)| a.same(b))
+        };
+        let others = self.node.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
             let text = "a source with other data has copied all: connecting anew".to_owned();
@@ -431,12 +392,13 @@ impl Resource {
     /// A target that is none any more tells its generations, before it tells its state (2.7, row 3).
     pub(crate) fn tell_end_of_resync(&mut self, old: &State) {
         let receives = |r: Replication| matches!(r, Replication::SyncTarget | Replication::PausedSyncT);
-        for d in self.devices.ids() {
-            let ended = |i| receives(old.replication(i, d)) && self.state.replication(i, d) == Replication::Established;
-            if !self.connections.ids().any(ended) {
+        for d in self.node.devices.ids() {
+            let ended =
+                |i| receives(old.replication(i, d)) && self.node.state.replication(i, d) == Replication::Established;
+            if !self.node.connections.ids().any(ended) {
                 continue;
             }
-            for i in self.connections.ids().filter(|i| self.connections[*i].speaks9()).collect::<Vec<_>>() {
+            for i in self.node.connections.ids().filter(|i| self.node.connections[*i].speaks9()).collect::<Vec<_>>() {
                 self.send_uuids(i, d, wire::UuidFlags::NONE);
             }
         }
@@ -444,11 +406,11 @@ impl Resource {
 
     /// The target has the source's data, and with that its past.
     fn take_over_generations9(&mut self, i: NodeId, d: VolumeNr) {
-        let (own, position) = (self.cfg.node, self.positions.own());
-        let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
-        let at_start = self.connections[i].peer_devices[d].resync.own_current;
+        let (own, position) = (self.node.cfg.node, self.positions.own());
+        let Some(told) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let at_start = self.node.connections[i].peer_devices[d].resync.own_current;
         let same = self.nodes_with(d, told.current).with(i);
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.node.devices[d].backing else { return };
         let mut source =
             SourceGenerations { current: told.current, bitmaps: Default::default(), history: b.md.history };
         for (n, slot) in source.history.iter_mut().enumerate() {
@@ -458,8 +420,8 @@ impl Resource {
         for (node, counted) in known {
             source.bitmaps[node.index()] = *counted;
         }
-        b.md.finish_as_target(own, &source, same, at_start, self.state.is_primary(), position);
-        self.devices[d].exposed = told.current;
+        b.md.finish_as_target(own, &source, same, at_start, self.node.state.is_primary(), position);
+        self.node.devices[d].exposed = told.current;
         self.generation_changed(d);
         self.status_changed = true;
     }
@@ -467,10 +429,10 @@ impl Resource {
     /// The source hears from the target that it is done.
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
-        let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
-        let left = self.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
+        let elsewhere = self.in_mesh9() && self.node.state.replication(i, d) == Replication::PausedSyncS;
+        let left = self.node.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
         // What a Primary has marked for it nobody else knows of better.
-        let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
+        let lacks = theirs.disk == DiskState::UpToDate && self.node.state.is_primary() && left > 0;
         if elsewhere && !lacks {
             // It was brought up to date by another one.
             return self.took_place(target_rests(i, d, theirs));
@@ -480,7 +442,7 @@ impl Resource {
             return self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         if left == 0 {
-            self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+            self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
         }
         self.report_end(i, d, failed);
         self.took_place(target_rests(i, d, theirs));
@@ -488,7 +450,7 @@ impl Resource {
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
     pub(crate) fn retire_slot_if_equal(&mut self, i: NodeId, d: VolumeNr, theirs: Generation) {
-        let equal = self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs));
+        let equal = self.node.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs));
         if equal && self.retire_slot(i, d) {
             self.pass_on_generations(i, d);
         }
@@ -497,9 +459,10 @@ impl Resource {
     /// What was learned from one peer is told to the others.
     fn pass_on_generations(&mut self, i: NodeId, d: VolumeNr) {
         let others = self
+            .node
             .connections
             .ids()
-            .filter(|n| *n != i && self.connections[*n].speaks9() && self.state.replicates(*n, d));
+            .filter(|n| *n != i && self.node.connections[*n].speaks9() && self.node.state.replicates(*n, d));
         for n in others.collect::<Vec<_>>() {
             self.send_uuids(n, d, wire::UuidFlags::NONE);
         }
@@ -509,19 +472,20 @@ impl Resource {
     /// (7.5). A Primary knows itself who has its writes; that one who is not here lacks nothing it hears only of the
     /// time before its first one. A target, also one whose resync has broken off, has blocks of another generation.
     pub(super) fn note_brought_up_elsewhere(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        let mixed = self.state.disk(d) <= DiskState::Inconsistent;
+        let mixed = self.node.state.disk(d) <= DiskState::Inconsistent;
         if mixed || !self.has_this_generation(i, d) {
             return;
         }
-        let writes = self.state.is_primary();
-        let unwritten = self.devices[d].first_write == FirstWrite::Due;
-        let hears =
-            |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.devices[d].bits_left(*n) == 0;
+        let writes = self.node.state.is_primary();
+        let unwritten = self.node.devices[d].first_write == FirstWrite::Due;
+        let hears = |n: &NodeId| {
+            !writes || unwritten && !self.node.state.is_connected(*n) && self.node.devices[d].bits_left(*n) == 0
+        };
         let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none()) && hears(n);
         let mut retired = false;
-        for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
-            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peer(n).bitmap_uuid.is_none());
-            if counts && self.state.replication(n, d) <= Replication::Established {
+        for n in self.node.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
+            let counts = self.node.devices[d].backing.as_ref().is_some_and(|b| !b.md.peer(n).bitmap_uuid.is_none());
+            if counts && self.node.state.replication(n, d) <= Replication::Established {
                 // It did not know of what a Primary has written since, which may be marked here.
                 match self.keeps_bits(n, d) {
                     true => drop(self.retire_slot(n, d)),
@@ -537,13 +501,61 @@ impl Resource {
 
     /// What this node's slot counts from is of the past. False: it counts from nothing.
     pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let Some(b) = &mut self.devices[d].backing else { return false };
+        let Some(b) = &mut self.node.devices[d].backing else { return false };
         let past = std::mem::take(&mut b.md.peer_mut(i).bitmap_uuid);
         if !past.is_none() {
             b.md.push_history(past, None);
             self.generation_changed(d);
         }
         !past.is_none()
+    }
+}
+
+impl Node {
+    /// Is this peer there, and has it said on this link where its writes begin?
+    pub(crate) fn hears(&self, node: NodeId) -> bool {
+        self.heard_of(node).is_some() && self.state.is_connected(node)
+    }
+
+    /// How far the stream of writes of a peer has come here, if it has said on this link where that begins.
+    fn heard_of(&self, node: NodeId) -> Option<u64> {
+        self.connections.get(node)?.nine()?.heard.told()
+    }
+
+    /// Is a write still to come here that must be there before something is read?
+    pub(crate) fn is_yet_to_come(&self, after: Option<Position>) -> bool {
+        after.is_some_and(|after| self.heard_of(after.node).unwrap_or(0) < after.at)
+    }
+
+    /// What a target is still to get it may get at any moment, and the others lack that, perhaps: on its disk it is
+    /// marked for all of them until it is here, and then they are told who has it. Nobody else would know what of it
+    /// this copy has if its process ends.
+    pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
+        let target = |active: bool| {
+            let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
+            self.state.pairs(d).find_map(|(i, pair)| self.devices[d].slot(i).filter(|_| fits(pair)))
+        };
+        target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
+    }
+
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of
+    /// it.
+    fn good_witnesses(&self, primary: NodeId) -> NodeMask {
+        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
+        if !answers(primary) {
+            return NodeMask::default();
+        }
+        let hears = |i: &NodeId| self.connections[*i].sees(primary);
+        let hear = self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i));
+        hear.collect::<NodeMask>().with(primary)
+    }
+
+    /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
+    pub(super) fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
+        let primary = |n: NodeId| self.state.peers[n].role() == Role::Primary;
+        let mut others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        self.in_mesh9() && !primary(i) && others.any(|(n, _)| primary(n))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::dialect9::settle::settling::Settling;
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 
 /// A transaction that came in another one's way is tried again after this, or a few times that.
@@ -21,8 +22,8 @@ const MOST_TIMES: u64 = 5;
 impl Resource {
     /// Has a disk become Consistent with this change, as a Primary was lost, or is it known again what it is worth?
     pub(super) fn note_survival(&mut self, old: &State) {
-        for d in self.devices.ids() {
-            let (reason, text) = match (old.disk(d), self.state.disk(d)) {
+        for d in self.node.devices.ids() {
+            let (reason, text) = match (old.disk(d), self.node.state.disk(d)) {
                 (DiskState::UpToDate, DiskState::Consistent) => {
                     self.settling.lost = true;
                     ("primary-lost", "a Primary is lost: perhaps others go on with it, or have more of its writes")
@@ -38,20 +39,12 @@ impl Resource {
 
     /// What was waited for of a survivor is there: the others are asked once more.
     pub(super) fn heard_survivor(&mut self) {
-        self.settling.heard |= self.state.has_consistent_disk();
-    }
-
-    /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
-    fn is_consistent_in_company(&self, d: VolumeNr) -> bool {
-        let beside = |(i, pair): (NodeId, &PairState)| {
-            pair.replication >= Replication::Established && self.connections[i].speaks9()
-        };
-        self.state.disk(d) == DiskState::Consistent && self.state.pairs(d).any(beside)
+        self.settling.heard |= self.node.state.has_consistent_disk();
     }
 
     /// Are the others to be asked whether somebody sees a Primary?
     pub(crate) fn is_to_settle(&self) -> bool {
-        let waits = || self.devices.ids().any(|d| self.is_consistent_in_company(d)) && !self.holds_back();
+        let waits = || self.node.devices.ids().any(|d| self.is_consistent_in_company(d)) && !self.holds_back();
         self.settling.lost || self.settling.heard || waits()
     }
 
@@ -59,14 +52,15 @@ impl Resource {
     pub(crate) fn is_unsettled(&self) -> bool {
         let doubtful =
             |pair: &PairState| pair.replication == Replication::Established && pair.disk == DiskState::Consistent;
-        let doubtful = |d| self.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.connections[i].speaks9());
-        let own = self.state.has_consistent_disk() && self.is_to_settle();
-        self.holds_back() || own || self.devices.ids().any(doubtful)
+        let doubtful =
+            |d| self.node.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.node.connections[i].speaks9());
+        let own = self.node.state.has_consistent_disk() && self.is_to_settle();
+        self.holds_back() || own || self.node.devices.ids().any(doubtful)
     }
 
     /// Once a turn: begins the transaction. Alone there is nobody to ask.
     pub(crate) fn settle_survivors(&mut self) {
-        let waits = self.settling.again.is_some_and(|at| self.now < at);
+        let waits = self.settling.again.is_some_and(|at| self.node.now < at);
         if waits || !self.transaction.is_free() || !self.is_to_settle() {
             return;
         }
@@ -85,14 +79,14 @@ impl Resource {
     /// When a transaction that came to nothing is tried again.
     pub(crate) fn settle_timer(&self) -> Option<Instant> {
         // Behind another transaction it is looked at when that is over.
-        self.settling.again.filter(|at| self.now < *at && self.is_to_settle())
+        self.settling.again.filter(|at| self.node.now < *at && self.is_to_settle())
     }
 
     /// It came to nothing.
     pub(crate) fn settle_again(&mut self) {
         let times = 1 + self.rng.next_u64() % MOST_TIMES;
-        self.settling.again = Some(self.now + Duration(SOON.0 * times));
-        self.settling.lost |= self.state.has_consistent_disk();
+        self.settling.again = Some(self.node.now + Duration(SOON.0 * times));
+        self.settling.lost |= self.node.state.has_consistent_disk();
     }
 
     /// All have agreed, and these are Primary. Beside one that this node does not reach its copy is not the newest one:
@@ -104,9 +98,19 @@ impl Resource {
     }
 
     fn has_settled(&mut self) {
-        let disks = self.devices.ids().filter(|d| self.state.disk(*d) == DiskState::Consistent);
+        let disks = self.node.devices.ids().filter(|d| self.node.state.disk(*d) == DiskState::Consistent);
         let change: Change = disks.map(|d| Set::Disk(d, DiskState::UpToDate)).collect();
         self.took_place(change);
+    }
+}
+
+impl Node {
+    /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
+    fn is_consistent_in_company(&self, d: VolumeNr) -> bool {
+        let beside = |(i, pair): (NodeId, &PairState)| {
+            pair.replication >= Replication::Established && self.connections[i].speaks9()
+        };
+        self.state.disk(d) == DiskState::Consistent && self.state.pairs(d).any(beside)
     }
 
     /// A peer says that it has settled, and knows this node's word: so has this one (2.2 C16).

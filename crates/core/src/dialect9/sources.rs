@@ -9,6 +9,7 @@ use crate::decide::state::{PairState, Replication};
 use crate::decide::{DiskState, Reason};
 use crate::dialect9::handshake::attempt::Told;
 use crate::dialect9::resync::pass::{FLUSHES, LastPass};
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 
@@ -16,6 +17,55 @@ use wire::{Role, UuidFlags};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Resource {
+    /// A source has said what its data depends on. What it was asked as a Primary before that does not count.
+    pub(crate) fn note_unstable(&mut self, i: NodeId, d: VolumeNr) {
+        if self.node.state.replication(i, d).is_target() && !self.depends_on_nobody_else(i, d) {
+            self.node.connections[i].peer_devices[d].resync.unstable = true;
+            let passes = self.node.connections.values_mut().map(|c| &mut c.peer_devices[d].resync.last_pass);
+            passes.filter(|pass| pass.asks(i)).for_each(|pass| *pass = LastPass::Ahead);
+        }
+        self.chores.mark();
+    }
+
+    /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
+    /// compared. With a Primary that is at once, in a handshake: as long as it is that nothing else compares them, and
+    /// no further source, which depends on it, ends its resync before.
+    pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
+        let text = "the source has depended on a Primary meanwhile: comparing once more";
+        if self.in_mesh9() && self.node.state.peers[i].role() == Role::Primary {
+            return self.compare_anew(i, "resync-unstable", text.to_owned());
+        }
+        self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
+        self.took_place(Set::Replication(i, d, Replication::Established));
+        if !self.sees_primary() {
+            self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
+        }
+    }
+
+    /// A peer has said whether its data depends on a Primary: another source may come first now.
+    pub(super) fn choose_source_anew(&mut self, d: VolumeNr) {
+        if self.in_mesh9() && self.node.state.pairs(d).any(|(_, pair)| pair.replication.is_target()) {
+            self.took_place(Change::default());
+        }
+    }
+
+    /// Nobody brings this node up to date although its copy is bad, as its source was lost, and a good one is within
+    /// reach that depends on nothing: after a while they connect anew, and compare.
+    pub(crate) fn check_lagging(&mut self) {
+        for d in self.node.devices.ids() {
+            let good = self.good_source_at_rest(d);
+            let since = good.map(|_| self.node.devices[d].lags_since.unwrap_or(self.node.now));
+            self.node.devices[d].lags_since = since;
+            if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.node.now)) {
+                self.node.devices[d].lags_since = None;
+                let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
+                self.compare_anew(i, "lags-behind", text);
+            }
+        }
+    }
+}
+
+impl Node {
     /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that
     /// waits for another.
     pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
@@ -40,16 +90,6 @@ impl Resource {
         !self.in_mesh9() || far.is_empty() && others.all(|n| known && writes_here(n))
     }
 
-    /// A source has said what its data depends on. What it was asked as a Primary before that does not count.
-    pub(crate) fn note_unstable(&mut self, i: NodeId, d: VolumeNr) {
-        if self.state.replication(i, d).is_target() && !self.depends_on_nobody_else(i, d) {
-            self.connections[i].peer_devices[d].resync.unstable = true;
-            let passes = self.connections.values_mut().map(|c| &mut c.peer_devices[d].resync.last_pass);
-            passes.filter(|pass| pass.asks(i)).for_each(|pass| *pass = LastPass::Ahead);
-        }
-        self.chores.mark();
-    }
-
     /// Has a source depended on a Primary while it was copied from? What it has marked of that one's writes when that
     /// one was lost may not have been heard of here: it is compared anew. Who has become Primary itself has said it on
     /// the data stream before it answers what it is asked in the last pass.
@@ -62,28 +102,6 @@ impl Resource {
     pub(super) fn asks_once_more(&self, i: NodeId, d: VolumeNr) -> bool {
         let primary = self.state.peers[i].role() == Role::Primary;
         primary && self.is_unstable(i, d) && self.connections[i].version() >= FLUSHES
-    }
-
-    /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
-    /// compared. With a Primary that is at once, in a handshake: as long as it is that nothing else compares them, and
-    /// no further source, which depends on it, ends its resync before.
-    pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
-        let text = "the source has depended on a Primary meanwhile: comparing once more";
-        if self.in_mesh9() && self.state.peers[i].role() == Role::Primary {
-            return self.compare_anew(i, "resync-unstable", text.to_owned());
-        }
-        self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
-        self.took_place(Set::Replication(i, d, Replication::Established));
-        if !self.sees_primary() {
-            self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
-        }
-    }
-
-    /// A peer has said whether its data depends on a Primary: another source may come first now.
-    pub(super) fn choose_source_anew(&mut self, d: VolumeNr) {
-        if self.in_mesh9() && self.state.pairs(d).any(|(_, pair)| pair.replication.is_target()) {
-            self.took_place(Change::default());
-        }
     }
 
     /// A resync from this peer is not to end now: another source is about to be one, or this node has told what it is
@@ -128,21 +146,6 @@ impl Resource {
             [true, true] => false,
         };
         if fits { Ok(()) } else { Err(Reason::TargetOfAnother) }
-    }
-
-    /// Nobody brings this node up to date although its copy is bad, as its source was lost, and a good one is within
-    /// reach that depends on nothing: after a while they connect anew, and compare.
-    pub(crate) fn check_lagging(&mut self) {
-        for d in self.devices.ids() {
-            let good = self.good_source_at_rest(d);
-            let since = good.map(|_| self.devices[d].lags_since.unwrap_or(self.now));
-            self.devices[d].lags_since = since;
-            if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.now)) {
-                self.devices[d].lags_since = None;
-                let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
-                self.compare_anew(i, "lags-behind", text);
-            }
-        }
     }
 
     /// When that is due.

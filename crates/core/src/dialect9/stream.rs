@@ -6,6 +6,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::view::Kind;
 use crate::decide::{DiskState, Reason, Role};
+use crate::node::Node;
 use crate::{Resource, dialect9, dialect84};
 use units::{NodeId, VolumeNr};
 use wire::{ConnState, Packet, Socket, StateWord};
@@ -13,21 +14,22 @@ use wire::{ConnState, Packet, Socket, StateWord};
 impl Resource {
     /// P_STATE about a volume.
     pub(crate) fn state9_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        if !self.state.is_connected(i) {
+        if !self.node.state.is_connected(i) {
             return self.state_of_handshake(i, d, theirs);
         }
-        if !self.state.replicates(i, d) {
+        if !self.node.state.replicates(i, d) {
             let text = "the peer has this volume now, too: connecting anew".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
-        let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
-        self.connections[i].peer_devices[d].says_disk = Some(theirs.disk).filter(|_| replication != Replication::Off);
+        let said = std::mem::replace(&mut self.node.connections[i].peer_devices[d].says, replication);
+        self.node.connections[i].peer_devices[d].says_disk =
+            Some(theirs.disk).filter(|_| replication != Replication::Off);
         if self.follow_conclusion(i, d, [said, replication], theirs) {
             return;
         }
-        let own = self.state.replication(i, d);
-        self.devices[d].recheck |= own == Replication::WFBitMapS;
+        let own = self.node.state.replication(i, d);
+        self.node.devices[d].recheck |= own == Replication::WFBitMapS;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }
@@ -43,7 +45,7 @@ impl Resource {
         }
         let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
         // Of a source that went bad nothing is copied, whether it says so or not (C8).
-        let was_good = own == Replication::SyncTarget && self.state.peer_disk(i, d) == DiskState::UpToDate;
+        let was_good = own == Replication::SyncTarget && self.node.state.peer_disk(i, d) == DiskState::UpToDate;
         let bad_source = was_good && theirs.disk == DiskState::Inconsistent;
         change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp || bad_source));
         if theirs.disk != DiskState::Negotiating {
@@ -52,20 +54,20 @@ impl Resource {
         if self.settles_with(i, d, theirs.disk) {
             change.push(Set::Disk(d, DiskState::UpToDate));
         }
-        if self.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
+        if self.node.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
             // There is no second disk to compare with any more.
-            let stale = self.state.is_primary() && self.devices[d].disk_lags_behind_users();
-            let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
+            let stale = self.node.state.is_primary() && self.node.devices[d].disk_lags_behind_users();
+            let worth = if stale { DiskState::Failed } else { self.node.devices[d].attach_state };
             change.push(Set::Disk(d, worth));
         }
         if self.source_unawares(i, d, theirs) {
-            let ended = self.connections[i].peer_devices[d].resync.ended;
-            if ended.is_none_or(|ended| self.now.since(ended) > self.connections[i].cfg.timeout) {
+            let ended = self.node.connections[i].peer_devices[d].resync.ended;
+            if ended.is_none_or(|ended| self.node.now.since(ended) > self.node.connections[i].cfg.timeout) {
                 let text = "the peer is the source of a resync that is not known here: connecting anew".to_owned();
                 return self.compare_anew(i, "resync-unnoticed", text);
             }
             // It has said that before it heard of the end.
-            self.connections[i].peer_devices[d].forget_source();
+            self.node.connections[i].peer_devices[d].forget_source();
         }
         if self.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);
@@ -76,23 +78,14 @@ impl Resource {
         }
     }
 
-    /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it
-    /// marks, and does not send: its state is all that tells of it.
-    fn source_unawares(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let says = theirs.conn == ConnState::SyncSource && theirs.pdsk == DiskState::Inconsistent;
-        let rests = self.state.replication(i, d) == Replication::Established;
-        let begins = self.connections[i].peer_devices[d].before_resync.is_due();
-        says && rests && !begins && self.state.disk(d) == DiskState::UpToDate
-    }
-
     /// Is a resync due that was not at the connect: was this node or the peer forced to be Primary, or is a disk being
     /// attached?
     fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let least = self.state.disk(d).min(theirs.disk);
+        let least = self.node.state.disk(d).min(theirs.disk);
         let disks = least >= DiskState::Negotiating;
-        let due = self.connections[i].peer_devices[d].consider_resync && disks;
-        self.connections[i].peer_devices[d].consider_resync &= !due;
-        (due || least == DiskState::Negotiating) && self.state.replication(i, d) == Replication::Established
+        let due = self.node.connections[i].peer_devices[d].consider_resync && disks;
+        self.node.connections[i].peer_devices[d].consider_resync &= !due;
+        (due || least == DiskState::Negotiating) && self.node.state.replication(i, d) == Replication::Established
     }
 
     fn resync_considered(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, mut change: Change) {
@@ -103,13 +96,14 @@ impl Resource {
             let text = format!("a resync cannot begin: {}", refusal.code);
             return self.give_up(i, "resync-refused", text);
         }
-        if self.in_mesh9() && self.state.replication(i, d) > Replication::Established {
+        if self.in_mesh9() && self.node.state.replication(i, d) > Replication::Established {
             // It may be the target of a third node by now, and not have said so.
             self.awaits_bitmap(i);
         }
         let (_, said) = dialect84::connection_and_replication(theirs.conn);
         let attaches = theirs.disk == DiskState::Negotiating;
-        if self.state.replication(i, d) > Replication::Established && said <= Replication::Established && !attaches {
+        if self.node.state.replication(i, d) > Replication::Established && said <= Replication::Established && !attaches
+        {
             // The peer may not know it yet (5.6.1, row 23).
             self.send_uuids(i, d, wire::UuidFlags::NONE);
             self.send_state(i, d);
@@ -118,18 +112,29 @@ impl Resource {
 
     /// P_STATE about no volume: only a demotion is said so.
     pub(crate) fn role_received(&mut self, i: NodeId, theirs: &StateWord) {
-        if theirs.role == Role::Secondary && self.state.is_connected(i) {
-            self.took_place(self.devices.ids().map(|d| Set::PeerRole(i, d, Role::Secondary)).collect::<Change>());
+        if theirs.role == Role::Secondary && self.node.state.is_connected(i) {
+            self.took_place(self.node.devices.ids().map(|d| Set::PeerRole(i, d, Role::Secondary)).collect::<Change>());
         }
     }
 
     /// This node has become Secondary.
     pub(crate) fn tell_demotion(&mut self) {
         let word = dialect9::role_word(Role::Secondary);
-        for i in self.connections.ids() {
-            if self.connections[i].speaks9() && self.state.is_connected(i) {
+        for i in self.node.connections.ids() {
+            if self.node.connections[i].speaks9() && self.node.state.is_connected(i) {
                 self.send(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
             }
         }
+    }
+}
+
+impl Node {
+    /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it
+    /// marks, and does not send: its state is all that tells of it.
+    fn source_unawares(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
+        let says = theirs.conn == ConnState::SyncSource && theirs.pdsk == DiskState::Inconsistent;
+        let rests = self.state.replication(i, d) == Replication::Established;
+        let begins = self.connections[i].peer_devices[d].before_resync.is_due();
+        says && rests && !begins && self.state.disk(d) == DiskState::UpToDate
     }
 }

@@ -10,6 +10,7 @@ use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::unsettled::LostPrimary;
 use crate::dialect9::survivors::loss::{Loss, PATIENCE, Survivor};
+use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use std::cmp::Ordering;
@@ -19,12 +20,12 @@ use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 impl Resource {
     /// Which peers are lost with this change that were Primary.
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
-        for i in self.connections.ids() {
+        for i in self.node.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.state.is_connected(i) && self.connections[i].speaks9() {
-                self.connections[i].loss = Loss::Writing(self.now);
+            if primary && !self.node.state.is_connected(i) && self.node.connections[i].speaks9() {
+                self.node.connections[i].loss = Loss::Writing(self.node.now);
                 // What was said of an earlier loss is not about this one.
-                for c in self.connections.values_mut() {
+                for c in self.node.connections.values_mut() {
                     c.survivor.told.take_if(|told| told.node == i);
                 }
             }
@@ -34,15 +35,15 @@ impl Resource {
     /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
     /// what became of its disk, and when all of that is durable: they may forget what they have marked.
     pub(crate) fn tell_of_lost_primaries(&mut self) {
-        for lost in self.connections.ids() {
-            if self.connections[lost].loss == Loss::Told {
+        for lost in self.node.connections.ids() {
+            if self.node.connections[lost].loss == Loss::Told {
                 continue;
             }
-            let due = !self.state.is_connected(lost) && self.in_mesh9();
+            let due = !self.node.state.is_connected(lost) && self.in_mesh9();
             if due && !self.has_lost_writes(lost) {
                 continue;
             }
-            self.connections[lost].loss = Loss::Told;
+            self.node.connections[lost].loss = Loss::Told;
             if due {
                 self.tell_survivors(lost);
             }
@@ -51,19 +52,19 @@ impl Resource {
 
     /// Are writes of a peer that is gone still on their way to a disk?
     fn writes_lost_ones(&self, lost: NodeId) -> bool {
-        let session = self.connections[lost].session;
+        let session = self.node.connections[lost].session;
         let over = |w: &PeerWrite| w.connection == lost && w.session != session;
         self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device))
     }
 
     /// Is all durable that this node has got from a peer that is gone?
     fn has_lost_writes(&mut self, lost: NodeId) -> bool {
-        if matches!(self.connections[lost].loss, Loss::Writing(_)) && !self.writes_lost_ones(lost) {
-            let since = self.now;
+        if matches!(self.node.connections[lost].loss, Loss::Writing(_)) && !self.writes_lost_ones(lost) {
+            let since = self.node.now;
             let left = self.flush_all(|device, mark| Op::LossFlush { lost, device, since, mark });
-            self.connections[lost].loss = Loss::Flushing(left, since);
+            self.node.connections[lost].loss = Loss::Flushing(left, since);
         }
-        matches!(self.connections[lost].loss, Loss::Flushing(0, _))
+        matches!(self.node.connections[lost].loss, Loss::Flushing(0, _))
     }
 
     /// One of these flushes has ended.
@@ -77,26 +78,29 @@ impl Resource {
         if result.is_err() {
             self.flush_error(d);
         }
-        match &mut self.connections[lost].loss {
+        match &mut self.node.connections[lost].loss {
             Loss::Flushing(left, begun) if *begun == since => *left -= 1,
             _ => {}
         }
     }
 
     fn tell_survivors(&mut self, lost: NodeId) {
-        let at = self.connections[lost].heard_at.unwrap_or(0);
-        let others: Vec<_> = self.connections.ids().filter(|i| *i != lost && self.state.is_connected(*i)).collect();
+        let at = self.node.connections[lost].heard_at.unwrap_or(0);
+        let others: Vec<_> =
+            self.node.connections.ids().filter(|i| *i != lost && self.node.state.is_connected(*i)).collect();
         for i in others {
-            let both = |d| self.state.worst_disk(i, d) >= DiskState::Inconsistent;
-            let volumes: Vec<_> = self.devices.ids().filter(|d| self.state.replicates(i, *d) && both(*d)).collect();
+            let both = |d| self.node.state.worst_disk(i, d) >= DiskState::Inconsistent;
+            let volumes: Vec<_> =
+                self.node.devices.ids().filter(|d| self.node.state.replicates(i, *d) && both(*d)).collect();
             for d in volumes.iter().copied() {
                 self.send_current_uuid(i, d);
             }
             if !volumes.is_empty() {
                 let packet = PeerDagtag { dagtag: Dagtag(at), node: lost };
                 self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
-                let survivor = &mut self.connections[i].survivor;
-                (survivor.told, survivor.until) = (Some(LostPrimary { node: lost, at }), Some(self.now + PATIENCE));
+                let survivor = &mut self.node.connections[i].survivor;
+                (survivor.told, survivor.until) =
+                    (Some(LostPrimary { node: lost, at }), Some(self.node.now + PATIENCE));
                 self.compare_survivors(i);
             }
         }
@@ -104,16 +108,16 @@ impl Resource {
 
     fn send_current_uuid(&mut self, i: NodeId, d: VolumeNr) {
         let weak_nodes = self.weak_nodes(d);
-        let Some(current) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
+        let Some(current) = self.node.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }));
     }
 
     /// P_PEER_DAGTAG of a connected peer: the last write that it has of a node that it has lost.
     pub(super) fn survivor_speaks(&mut self, i: NodeId, named: LostPrimary) {
-        self.connections[i].survivor.named = Some(named);
-        if named.node == i || !self.connections.members().contains(named.node) {
-            self.connections[i].survivor.named = None;
-        } else if self.state.is_connected(named.node) {
+        self.node.connections[i].survivor.named = Some(named);
+        if named.node == i || !self.node.connections.members().contains(named.node) {
+            self.node.connections[i].survivor.named = None;
+        } else if self.node.state.is_connected(named.node) {
             // Perhaps it is lost here, too, and this node does not know yet.
             self.send_ping(named.node);
         } else {
@@ -124,26 +128,26 @@ impl Resource {
     /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
     /// conclusion. Of one that only the other node has lost nothing follows.
     fn compare_survivors(&mut self, i: NodeId) {
-        let Survivor { told: Some(mine), named: Some(named), .. } = self.connections[i].survivor else { return };
-        if mine.node != named.node || self.state.is_connected(named.node) {
+        let Survivor { told: Some(mine), named: Some(named), .. } = self.node.connections[i].survivor else { return };
+        if mine.node != named.node || self.node.state.is_connected(named.node) {
             return;
         }
         let idle = |d: VolumeNr| {
-            let good = self.state.worst_disk(i, d) >= DiskState::Consistent;
-            good && self.state.replication(i, d) == Replication::Established
+            let good = self.node.state.worst_disk(i, d) >= DiskState::Consistent;
+            good && self.node.state.replication(i, d) == Replication::Established
         };
-        if !self.devices.ids().all(idle) {
+        if !self.node.devices.ids().all(idle) {
             // A resync that has begun, or whose bitmap is awaited, is not over with this.
-            let survivor = &mut self.connections[i].survivor;
+            let survivor = &mut self.node.connections[i].survivor;
             (survivor.told, survivor.named) = (None, None);
             return;
         }
-        self.connections[i].survivor = Survivor::default();
+        self.node.connections[i].survivor = Survivor::default();
         self.heard_survivor();
         if !self.in_mesh9() || self.sees_primary() {
             return;
         }
-        for d in self.devices.ids() {
+        for d in self.node.devices.ids() {
             if self.has_this_generation(i, d) {
                 self.compare_last_writes(i, d, mine.at, named);
             } else {
@@ -164,27 +168,45 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
         self.awaits_bitmap(i);
         if replication == Replication::WFBitMapT {
-            self.connections[i].survivor.gets = Some(named);
+            self.node.connections[i].survivor.gets = Some(named);
         }
         self.begin_resync9(i, d, replication);
     }
 
     /// A resync has ended well, and this node has what its source has.
     pub(super) fn has_survivors_writes(&mut self, i: NodeId) {
-        if let Some(got) = self.connections[i].survivor.gets.take() {
-            self.connections[got.node].heard_at = Some(got.at);
+        if let Some(got) = self.node.connections[i].survivor.gets.take() {
+            self.node.connections[got.node].heard_at = Some(got.at);
         }
-    }
-
-    /// Is the peer about to say how much it has of a lost Primary's writes, or this node?
-    pub(super) fn awaits_survivor(&self, i: NodeId) -> bool {
-        let mut losses = self.connections.values().map(|c| c.loss);
-        self.connections[i].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
     }
 
     /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
     pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
-        self.connections[i].survivor.until = Some(self.now + PATIENCE);
+        self.node.connections[i].survivor.until = Some(self.node.now + PATIENCE);
+    }
+
+    /// Who has waited in vain compares in a handshake.
+    pub(crate) fn check_survivors(&mut self) {
+        for i in self.node.connections.ids() {
+            if self.node.connections[i].survivor.until.is_none_or(|at| self.node.now < at) {
+                continue;
+            }
+            self.node.connections[i].survivor.until = None;
+            let waits =
+                |d| matches!(self.node.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
+            if self.node.devices.ids().any(waits) {
+                let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
+                self.compare_anew(i, "reconcile-unanswered", text);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Is the peer about to say how much it has of a lost Primary's writes, or this node?
+    pub(super) fn awaits_survivor(&self, i: NodeId) -> bool {
+        let mut losses = self.connections.values().map(|c| c.loss);
+        self.connections[i].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
     }
 
     /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Not for long: a node whose
@@ -205,20 +227,5 @@ impl Resource {
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
         let owed = |c: &Connection| c.loss.is_owed_until().filter(|until| self.now < *until);
         self.connections.values().flat_map(|c| c.survivor.until.into_iter().chain(owed(c))).min()
-    }
-
-    /// Who has waited in vain compares in a handshake.
-    pub(crate) fn check_survivors(&mut self) {
-        for i in self.connections.ids() {
-            if self.connections[i].survivor.until.is_none_or(|at| self.now < at) {
-                continue;
-            }
-            self.connections[i].survivor.until = None;
-            let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
-            if self.devices.ids().any(waits) {
-                let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
-                self.compare_anew(i, "reconcile-unanswered", text);
-            }
-        }
     }
 }

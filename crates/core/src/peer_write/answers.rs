@@ -4,11 +4,57 @@ use crate::Resource;
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::device::Device;
+use crate::node::Node;
 use crate::peer_write::write::{PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
 
 impl Resource {
+    /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
+    pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
+        // Neither node may have a good copy. The peer, which has told of its own, may not have heard of this one yet:
+        // that travels on the other stream than the acknowledgement, which it would take for one of a good copy.
+        if !ok
+            || (self.node.state.disk(d) != DiskState::UpToDate
+                && self.node.state.peer_disk(i, d) != DiskState::UpToDate)
+        {
+            return self.refuse_peer_write(i, d, w.range, w.block_id);
+        }
+        if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
+            return;
+        }
+        let pair = self.node.state.pair(i, d);
+        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
+        if pair.replication.is_working() && may_clear {
+            self.clear_out_of_sync(i, d, w.range);
+            let named = self.node.connections[i].names_requests();
+            self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
+        } else {
+            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
+        }
+    }
+
+    pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
+        self.node.connections[i].peer_devices[d].refused_writes = true;
+        self.lacks_peers_write(d);
+        self.send_ack(i, d, Packet::NegAck, range, block_id);
+    }
+
+    pub(crate) fn send_ack(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        packet: fn(BlockAck) -> Packet,
+        range: SectorRange,
+        block_id: BlockId,
+    ) {
+        let seq = self.node.connections[i].peer_devices[d].next_seq();
+        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
+        self.send(i, Socket::Control, d, packet(ack));
+    }
+}
+
+impl Node {
     /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
     ///
     /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
@@ -25,46 +71,6 @@ impl Resource {
             Protocol::B if received && !written && gains() => Told::ReceivedWhenWritten,
             _ => Told::Early,
         }
-    }
-
-    /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
-    pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
-        // Neither node may have a good copy. The peer, which has told of its own, may not have heard of this one yet:
-        // that travels on the other stream than the acknowledgement, which it would take for one of a good copy.
-        if !ok || (self.state.disk(d) != DiskState::UpToDate && self.state.peer_disk(i, d) != DiskState::UpToDate) {
-            return self.refuse_peer_write(i, d, w.range, w.block_id);
-        }
-        if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
-            return;
-        }
-        let pair = self.state.pair(i, d);
-        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
-        if pair.replication.is_working() && may_clear {
-            self.clear_out_of_sync(i, d, w.range);
-            let named = self.connections[i].names_requests();
-            self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
-        } else {
-            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
-        }
-    }
-
-    pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
-        self.connections[i].peer_devices[d].refused_writes = true;
-        self.lacks_peers_write(d);
-        self.send_ack(i, d, Packet::NegAck, range, block_id);
-    }
-
-    pub(crate) fn send_ack(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        packet: fn(BlockAck) -> Packet,
-        range: SectorRange,
-        block_id: BlockId,
-    ) {
-        let seq = self.connections[i].peer_devices[d].next_seq();
-        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
-        self.send(i, Socket::Control, d, packet(ack));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::connection::{Connection, PeerDevice};
+use crate::node::Node;
 use crate::peer_write::held::change_of;
 use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
@@ -12,16 +13,9 @@ use units::{NodeId, SectorRange, VolumeNr, is_after};
 use wire::{BlockAck, DpFlags, Packet};
 
 impl Resource {
-    /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
-    pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
-        let Some((_, seq)) = change_of(packet) else { return false };
-        let pd = self.connections[i].peer_devices.get(volume);
-        pd.is_some_and(|pd| self.resolves_conflicts(i) && pd.lacks_number_before(seq))
-    }
-
     /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
     pub(crate) fn number_overdue(&mut self, i: NodeId) {
-        let next = self.connections[i].held.waiting_for_number();
+        let next = self.node.connections[i].held.waiting_for_number();
         if next.is_none_or(|(volume, packet)| !self.number_is_missing(i, volume, packet)) {
             return; // it has come in this turn
         }
@@ -29,56 +23,33 @@ impl Resource {
         self.protocol_error(i, "missing-number", text);
     }
 
-    /// Two Primaries, and this node resolves conflicts.
-    fn resolves_conflicts(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        c.cfg.two_primaries && self.state.is_primary() && c.resolve_conflicts()
-    }
-
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
     /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
     /// will say is the later write; the other node lets its own write settle
     /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     pub(super) fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
-        let c = &self.connections[i];
-        let both = c.cfg.two_primaries && self.state.is_primary();
+        let c = &self.node.connections[i];
+        let both = c.cfg.two_primaries && self.node.state.is_primary();
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local() == Local::Pending;
-            let lacks_number = both && self.connections[i].peer_devices[d].lacks_number_before(seq);
+            let lacks_number = both && self.node.connections[i].peer_devices[d].lacks_number_before(seq);
             let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
             if both && (lacks_number || unwritten) {
                 hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
             }
             return lacks_number || unwritten;
         }
-        let unsettled = range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some());
+        let unsettled = range.is_some_and(|r| self.node.devices[d].writing.overlapping(r).next().is_some());
         if unsettled {
             hit("conflicts", || "waits: own writes".to_owned());
         }
         unsettled
     }
 
-    /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
-    /// follow it: else it would wait for as long as there is something to write here.
-    pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
-        let waits = |c: &Connection| {
-            if !c.cfg.two_primaries || c.resolve_conflicts() {
-                return false;
-            }
-            let theirs = c.held.first_about(d).and_then(|next| change_of(next)?.0);
-            theirs.is_some_and(|r| r.overlaps(range))
-        };
-        let follows = self.connections.values().any(waits);
-        if follows {
-            hit("conflicts", || "waits: the other's".to_owned());
-        }
-        follows
-    }
-
     /// Own writes to this range that have begun and are not complete.
     fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
-        let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
+        let some = self.node.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
         some.into_iter().flatten().filter_map(move |(_, r)| match r {
             Request::Write(w) if w.device == d && w.is_open() && w.range.overlaps(range) => Some(w),
             _ => None,
@@ -129,6 +100,38 @@ impl Resource {
             };
             format!("repeat: {why}")
         });
+    }
+}
+
+impl Node {
+    /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
+    pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
+        let Some((_, seq)) = change_of(packet) else { return false };
+        let pd = self.connections[i].peer_devices.get(volume);
+        pd.is_some_and(|pd| self.resolves_conflicts(i) && pd.lacks_number_before(seq))
+    }
+
+    /// Two Primaries, and this node resolves conflicts.
+    fn resolves_conflicts(&self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        c.cfg.two_primaries && self.state.is_primary() && c.resolve_conflicts()
+    }
+
+    /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
+    /// follow it: else it would wait for as long as there is something to write here.
+    pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
+        let waits = |c: &Connection| {
+            if !c.cfg.two_primaries || c.resolve_conflicts() {
+                return false;
+            }
+            let theirs = c.held.first_about(d).and_then(|next| change_of(next)?.0);
+            theirs.is_some_and(|r| r.overlaps(range))
+        };
+        let follows = self.connections.values().any(waits);
+        if follows {
+            hit("conflicts", || "waits: the other's".to_owned());
+        }
+        follows
     }
 }
 

@@ -7,6 +7,7 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::connection::Connection;
 use crate::device::Device;
+use crate::node::Node;
 use crate::peer_write::held::{HeldPacket, change_of, changes_data};
 use crate::peer_write::write::PACKET_COST;
 use units::{NodeId, SectorRange, VolumeNr};
@@ -15,26 +16,26 @@ use wire::Packet;
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
     pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        let came = self.now;
-        self.connections[i].held.push(HeldPacket { came, volume, packet, payload });
+        let came = self.node.now;
+        self.node.connections[i].held.push(HeldPacket { came, volume, packet, payload });
         self.pump_peer(i);
     }
 
     /// Processes held packets as far as possible.
     pub(crate) fn pump_peer(&mut self, i: NodeId) {
-        while self.connections[i].link.is_some() {
-            let Some(next) = self.connections[i].held.take() else { break };
+        while self.node.connections[i].link.is_some() {
+            let Some(next) = self.node.connections[i].held.take() else { break };
             let blocked = self.blocked_by_epoch(i, &next.packet);
             if !blocked {
                 self.begin_generation_for(next.volume, &next.packet);
             }
             if blocked || self.must_wait(i, next.volume, &next.packet) {
                 let missing = self.number_is_missing(i, next.volume, &next.packet);
-                self.connections[i].held.waits(next, missing, self.now);
+                self.node.connections[i].held.waits(next, missing, self.node.now);
                 break;
             }
-            self.connections[i].held.goes_on(&next);
-            if let Some(dev) = self.devices.get_mut(next.volume) {
+            self.node.connections[i].held.goes_on(&next);
+            if let Some(dev) = self.node.devices.get_mut(next.volume) {
                 dev.recheck |= changes_data(&next.packet);
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
@@ -44,13 +45,38 @@ impl Resource {
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
     fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
-        let begins = self.devices.get(d).is_some_and(|dev| dev.generation_with_first_write);
+        let begins = self.node.devices.get(d).is_some_and(|dev| dev.generation_with_first_write);
         if begins && changes_data(packet) {
             self.new_generation(d);
             self.tell_uuids(d, wire::UuidFlags::NONE);
         }
     }
 
+    /// Packets that need quiet: the range must not be written by something older.
+    fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
+        let Some(dev) = self.node.devices.get(d) else { return false };
+        let overlaps = |range: Option<SectorRange>| {
+            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
+        };
+        if self.node.connections[i].peer_has_enough(packet) {
+            return true;
+        }
+        // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
+        let unsettled = dev.generation_in_flight();
+        if let Some((range, seq)) = change_of(packet) {
+            return unsettled || overlaps(range) || self.must_wait_for_local(i, d, range, seq);
+        }
+        match packet {
+            // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
+            Packet::DataRequest(r) => overlaps(r.range()),
+            Packet::OutOfSync(r) => overlaps(r.range()),
+            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+impl Node {
     /// A closed epoch that is not on stable storage yet holds back all that follows it (spec 2.6, methods flush and
     /// drain).
     ///
@@ -67,29 +93,6 @@ impl Resource {
             return true;
         }
         self.devices.values().any(Device::needs_flushes) || epochs.is_trusted()
-    }
-
-    /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
-        let Some(dev) = self.devices.get(d) else { return false };
-        let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
-        };
-        if self.connections[i].peer_has_enough(packet) {
-            return true;
-        }
-        // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
-        let unsettled = dev.generation_in_flight();
-        if let Some((range, seq)) = change_of(packet) {
-            return unsettled || overlaps(range) || self.must_wait_for_local(i, d, range, seq);
-        }
-        match packet {
-            // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
-            Packet::DataRequest(r) => overlaps(r.range()),
-            Packet::OutOfSync(r) => overlaps(r.range()),
-            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
-            _ => false,
-        }
     }
 }
 

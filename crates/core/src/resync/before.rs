@@ -10,6 +10,7 @@ use crate::Resource;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::node::Node;
 use crate::resync::before::asked::Beginning;
 use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
@@ -18,7 +19,7 @@ use wire::DiskState;
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.
     pub(crate) fn begin_as_source(&mut self, i: NodeId, d: VolumeNr) {
-        let waits_in = self.state.replication(i, d);
+        let waits_in = self.node.state.replication(i, d);
         self.begin_resync(i, d, Beginning::Source(waits_in));
     }
 
@@ -29,7 +30,7 @@ impl Resource {
 
     /// The same in 9's dialect.
     pub(crate) fn begin_as_target9(&mut self, i: NodeId, d: VolumeNr) {
-        let waits_in = self.state.replication(i, d);
+        let waits_in = self.node.state.replication(i, d);
         self.begin_resync(i, d, Beginning::Target9(waits_in));
     }
 
@@ -41,21 +42,12 @@ impl Resource {
         }
     }
 
-    /// Is the handler, one of those that are called before a resync, configured?
-    fn waits_for(&self, handler: Handler) -> bool {
-        if handler == Handler::BeforeResyncSource {
-            self.cfg.before_resync_source
-        } else {
-            self.cfg.before_resync_target
-        }
-    }
-
     fn wait_for_handler(&mut self, i: NodeId, d: VolumeNr, due: Beginning) {
-        let before = &mut self.connections[i].peer_devices[d].before_resync;
+        let before = &mut self.node.connections[i].peer_devices[d].before_resync;
         before.due = Some(due);
         if before.call.is_none() {
             let call = self.handler(due.handler().name(), Some(d), Some(i));
-            self.connections[i].peer_devices[d].before_resync.call = Some(call);
+            self.node.connections[i].peer_devices[d].before_resync.call = Some(call);
         }
     }
 
@@ -70,7 +62,7 @@ impl Resource {
 
     /// A handler has ended. If a resync was waiting for it, that begins, or its connection ends.
     pub(crate) fn before_resync_ended(&mut self, i: NodeId, d: VolumeNr, id: u64, status: i32) {
-        let before = &mut self.connections[i].peer_devices[d].before_resync;
+        let before = &mut self.node.connections[i].peer_devices[d].before_resync;
         if before.call != Some(id) {
             return;
         }
@@ -105,8 +97,8 @@ impl Resource {
     }
 
     fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        let mut set = self.devices[d].uuids(i);
-        set.start_sync_target(sync.with_primary_bit(self.state.is_primary()));
+        let mut set = self.node.devices[d].uuids(i);
+        set.start_sync_target(sync.with_primary_bit(self.node.state.is_primary()));
         self.put_uuids(i, d, &set);
         self.enter_sync_target(i, d);
     }
@@ -115,8 +107,8 @@ impl Resource {
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
         self.write_bitmap(d);
-        if let Some(u) = &self.connections[i].peer_devices[d].uuids {
-            self.devices[d].exposed = u.current;
+        if let Some(u) = &self.node.connections[i].peer_devices[d].uuids {
+            self.node.devices[d].exposed = u.current;
         }
         let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
         self.enter_resync(i, change.and(Set::Disk(d, DiskState::Inconsistent)));
@@ -126,5 +118,16 @@ impl Resource {
     /// settled; the connection ends if that cannot be.
     pub(crate) fn enter_resync(&mut self, i: NodeId, change: Change) {
         self.to_settle.push_back(ToSettle::EnterResync(i, change));
+    }
+}
+
+impl Node {
+    /// Is the handler, one of those that are called before a resync, configured?
+    fn waits_for(&self, handler: Handler) -> bool {
+        if handler == Handler::BeforeResyncSource {
+            self.cfg.before_resync_source
+        } else {
+            self.cfg.before_resync_target
+        }
     }
 }

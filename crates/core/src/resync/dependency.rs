@@ -2,20 +2,21 @@
 
 use crate::Resource;
 use crate::decide::change::Set;
+use crate::node::Node;
 use units::VolumeNr;
 use wire::DiskState;
 
 impl Resource {
     /// Pauses and resumes by the chains of `resync-after`, until nothing changes any more.
     pub(crate) fn follow_dependencies(&mut self) {
-        if self.connections.is_empty() {
+        if self.node.connections.is_empty() {
             return;
         }
-        for _ in 0..=self.devices.len() {
+        for _ in 0..=self.node.devices.len() {
             let mut wanted = Vec::new();
-            for d in self.devices.ids() {
+            for d in self.node.devices.ids() {
                 let waits = self.waits_for_another(d);
-                let others = self.state.pairs(d).filter(|(_, pair)| pair.paused.by_dependency != waits);
+                let others = self.node.state.pairs(d).filter(|(_, pair)| pair.paused.by_dependency != waits);
                 wanted.extend(others.map(|(i, _)| Set::PausedByDependency(i, d, waits)));
             }
             if wanted.is_empty() {
@@ -24,7 +25,9 @@ impl Resource {
             wanted.into_iter().for_each(|set| self.took_place(set));
         }
     }
+}
 
+impl Node {
     /// Is anything in the chain before this volume syncing, or paused by something else than the chain's own order?
     fn waits_for_another(&self, d: VolumeNr) -> bool {
         let mut at = d;

@@ -18,6 +18,7 @@ use crate::config::ResyncConfig;
 use crate::connection::{Connection, PeerDevice};
 use crate::decide::state::Replication;
 use crate::device::Device;
+use crate::node::Node;
 use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::resync::marks::Marks;
@@ -30,13 +31,14 @@ use wire::BlockId;
 impl Resource {
     /// Begins: counters and walk start anew (spec 7.2).
     pub(crate) fn start_resync(&mut self, i: NodeId, d: VolumeNr) {
-        let left = self.devices[d].bits_left(i);
+        let left = self.node.devices[d].bits_left(i);
         let csums = self.wants_checksums(i, d);
-        let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
-        let algorithm = self.connections[i].cfg.usable_csums().cloned();
-        let is_source = self.state.replication(i, d).is_source();
-        let own_current = self.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
-        let pd = &mut self.connections[i].peer_devices[d];
+        let (cfg, cap, now) =
+            (self.node.devices[d].resync_config(), self.node.connections[i].resync_cap(), self.node.now);
+        let algorithm = self.node.connections[i].cfg.usable_csums().cloned();
+        let is_source = self.node.state.replication(i, d).is_source();
+        let own_current = self.node.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
+        let pd = &mut self.node.connections[i].peer_devices[d];
         let (rs, peer_current) = (&mut pd.resync, pd.uuids.as_ref().map(|u| u.current));
         *rs = Resync {
             total: left,
@@ -65,20 +67,20 @@ impl Resource {
     /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
     /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
     pub(crate) fn settle_answers(&mut self, i: NodeId, d: VolumeNr) {
-        if !self.connections[i].peer_devices[d].answers_may_come {
+        if !self.node.connections[i].peer_devices[d].answers_may_come {
             return;
         }
-        self.connections[i].peer_devices[d].resync.settling = self.send_ping(i);
+        self.node.connections[i].peer_devices[d].resync.settling = self.send_ping(i);
     }
 
     /// Options changed: running resyncs go on by them.
     pub(crate) fn reconfigure_resyncs(&mut self) {
-        let now = self.now;
-        for i in self.connections.ids() {
-            for d in self.devices.ids() {
-                let (cfg, cap) = (self.devices[d].resync_config(), self.connections[i].resync_cap());
-                let repl = self.state.replication(i, d);
-                let rs = &mut self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        for i in self.node.connections.ids() {
+            for d in self.node.devices.ids() {
+                let (cfg, cap) = (self.node.devices[d].resync_config(), self.node.connections[i].resync_cap());
+                let repl = self.node.state.replication(i, d);
+                let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 if let Some(c) = &mut rs.controller {
                     c.configure(&cfg, cap, now);
                 }
@@ -90,27 +92,12 @@ impl Resource {
         self.follow_dependencies();
     }
 
-    /// Set bits that could not be copied.
-    pub(crate) fn bits_failed(&self, i: NodeId, d: VolumeNr) -> u64 {
-        let Some(failed) = &self.connections[i].peer_devices[d].resync.failed else { return 0 };
-        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
-        // A write of an application may have repaired some of them, and the device may be smaller by now.
-        let bits = &b.bitmaps[slot];
-        let mut count = 0;
-        let mut from = 0;
-        while let Some(bit) = failed.next_set(from..bits.len()) {
-            count += u64::from(bits.contains(bit));
-            from = bit + 1;
-        }
-        count
-    }
-
     /// Lets go of all blocks on their way; counters stay for display. What is being written keeps its place until it is
     /// on disk: nothing newer may overtake it there.
     pub(crate) fn abandon_resync(&mut self, i: NodeId, d: VolumeNr) {
         // Its generation, if the peer has not been told yet, is of no resync any more.
-        self.connections[i].peer_devices[d].sync_uuid_due = None;
-        let pd = &mut self.connections[i].peer_devices[d];
+        self.node.connections[i].peer_devices[d].sync_uuid_due = None;
+        let pd = &mut self.node.connections[i].peer_devices[d];
         let rs = &mut pd.resync;
         pd.answers_may_come |= rs.blocks.values().any(Block::is_awaited);
         rs.in_flight = 0;
@@ -120,22 +107,22 @@ impl Resource {
         for (id, mut block) in std::mem::take(&mut rs.blocks) {
             if let Step::Writing(data) | Step::Abandoned(data) = block.step {
                 block.step = Step::Abandoned(data);
-                self.connections[i].peer_devices[d].resync.blocks.insert(id, block);
+                self.node.connections[i].peer_devices[d].resync.blocks.insert(id, block);
                 continue;
             }
-            self.devices[d].resyncing.remove(block.range.start, id);
+            self.node.devices[d].resyncing.remove(block.range.start, id);
             self.release(block.into_data());
         }
-        self.devices[d].recheck = true;
+        self.node.devices[d].recheck = true;
     }
 
     /// The disk is closed: whatever was being written to it is nobody's business any more.
     pub(crate) fn resync_disk_closed(&mut self, d: VolumeNr) {
-        for i in self.connections.ids() {
+        for i in self.node.connections.ids() {
             self.abandon_resync(i, d);
-            let blocks = std::mem::take(&mut self.connections[i].peer_devices[d].resync.blocks);
+            let blocks = std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.blocks);
             for (id, block) in blocks {
-                self.devices[d].resyncing.remove(block.range.start, id);
+                self.node.devices[d].resyncing.remove(block.range.start, id);
                 self.release(block.into_data());
             }
         }
@@ -143,8 +130,8 @@ impl Resource {
 
     /// Once a turn: requests, late writes, waiting readers, the end.
     pub(crate) fn pump_resync(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            match self.state.replication(i, d) {
+        for d in self.node.devices.ids() {
+            match self.node.state.replication(i, d) {
                 Replication::SyncTarget => {
                     self.write_arrived(i, d);
                     if self.source_begins(i, d) {
@@ -163,8 +150,8 @@ impl Resource {
 
     /// An application's request (or a peer's write) to this device ended: how long it took here.
     pub(crate) fn application_done(&mut self, d: VolumeNr, started: Instant, bytes: ByteLen) {
-        let now = self.now;
-        for c in self.connections.values_mut() {
+        let now = self.node.now;
+        for c in self.node.connections.values_mut() {
             let rs = &mut c.peer_devices[d].resync;
             if let Some(controller) = &mut rs.controller {
                 controller.application(now, now.since(started), bytes.0);
@@ -173,6 +160,144 @@ impl Resource {
                 brake.application(now, now.since(started), bytes.0);
             }
         }
+    }
+
+    /// Something unfinished of an application or the peer lies on these blocks.
+    fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
+        let dev = &self.node.devices[d];
+        if dev.writing.overlapping(range).next().is_some()
+            || dev.peer_writing.overlapping(range).next().is_some()
+            || dev.resyncing.overlapping(range).next().is_some()
+        {
+            return true;
+        }
+        // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
+        let c = &self.node.connections[i];
+        c.cfg.protocol != crate::Protocol::C
+            && c.log.unconfirmed().any(|s| {
+                matches!(self.requests.get(s.request), Some(Request::Write(w))
+                    if w.device == d && w.range.overlaps(range))
+            })
+    }
+
+    fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
+        let id = self.node.devices[d].interval_id();
+        self.node.devices[d].resyncing.insert(range, id, ());
+        let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
+        let (since, name) = (self.node.now, self.node.connections[i].name_of_request(name));
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        rs.blocks.insert(
+            id,
+            Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step },
+        );
+        rs.in_flight += range.len().0;
+        id
+    }
+
+    /// The target of a resync lacks a write to blocks that are on their way, perhaps.
+    pub(crate) fn mark_overtaken(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.in_mesh9() {
+            return;
+        }
+        let ids: Vec<u64> = self.node.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        for id in ids {
+            self.node.connections[i].peer_devices[d]
+                .block_mut(id)
+                .into_iter()
+                .for_each(|block| block.overtaken.marked.push(range));
+        }
+    }
+
+    /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
+    pub(crate) fn overtake_answers(&mut self, writer: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.in_mesh9() || self.node.devices[d].resyncing.overlapping(range).next().is_none() {
+            return;
+        }
+        let ids: Vec<u64> = self.node.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        let sources =
+            self.node.connections.ids().filter(|i| *i != writer && self.node.state.replication(*i, d).is_target());
+        for i in sources.collect::<Vec<_>>() {
+            for id in &ids {
+                self.node.connections[i].peer_devices[d]
+                    .block_mut(*id)
+                    .into_iter()
+                    .for_each(|block| block.overtaken.written = true);
+            }
+        }
+    }
+
+    /// A block is the same on both nodes now, but for what has overtaken it.
+    fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
+        let bits = self.clear_out_of_sync(i, d, range);
+        bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
+    }
+
+    /// Ends a block; its data, if it has any, is the caller's to release.
+    fn take_block(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<Block> {
+        let now = self.node.now;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        let block = rs.blocks.remove(&id)?;
+        rs.arrived.retain(|a| *a != id);
+        if !matches!(block.step, Step::Abandoned(_) | Step::Freed) {
+            rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
+        }
+        rs.heard = now;
+        self.node.devices[d].resyncing.remove(block.range.start, id);
+        self.node.devices[d].recheck = true;
+        Some(block)
+    }
+
+    /// A disk operation of a block begins.
+    fn resync_disk(&mut self, i: NodeId, d: VolumeNr, id: u64, write: bool, action: crate::DiskOp) {
+        let now = self.node.now;
+        if let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) {
+            block.on_disk = Some(now);
+        }
+        if write && let Some(range) = action.changes().filter(|_| self.node.connections[i].speaks9()) {
+            self.mark_for_others(i, d, range);
+        }
+        let op = if write {
+            Op::ResyncWrite { connection: i, device: d, key: id }
+        } else {
+            Op::ResyncRead { connection: i, device: d, key: id }
+        };
+        self.disk(d, op, action);
+    }
+
+    fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let Some((b, slot)) = self.node.devices[d].bitmap(i) else { return };
+        let bits = b.bitmaps[slot].len();
+        let touched = b.area().touched(range);
+        let failed = self.node.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
+        if failed.len() == bits {
+            failed.set_range(touched.start, touched.end.min(bits));
+        }
+    }
+
+    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
+    /// nothing of an earlier one can come any more.
+    fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
+        let pd = &self.node.connections[i].peer_devices[d];
+        if running.contains(&self.node.state.replication(i, d)) && pd.resync.settling.is_none() {
+            self.protocol_error(i, "unknown-answer", what);
+        }
+    }
+}
+
+impl Node {
+    /// Set bits that could not be copied.
+    pub(crate) fn bits_failed(&self, i: NodeId, d: VolumeNr) -> u64 {
+        let Some(failed) = &self.connections[i].peer_devices[d].resync.failed else { return 0 };
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
+        // A write of an application may have repaired some of them, and the device may be smaller by now.
+        let bits = &b.bitmaps[slot];
+        let mut count = 0;
+        let mut from = 0;
+        while let Some(bit) = failed.next_set(from..bits.len()) {
+            count += u64::from(bits.contains(bit));
+            from = bit + 1;
+        }
+        count
     }
 
     /// Is a resync write to these blocks under way, or a read that must see the present moment of the stream?
@@ -188,75 +313,6 @@ impl Resource {
     pub(crate) fn abandoned_resync_lingers(&self, d: VolumeNr) -> bool {
         let mut blocks = self.connections.values().flat_map(|c| c.peer_devices[d].resync.blocks.values());
         blocks.any(|b| matches!(b.step, Step::Abandoned(_)))
-    }
-
-    /// Something unfinished of an application or the peer lies on these blocks.
-    fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
-        let dev = &self.devices[d];
-        if dev.writing.overlapping(range).next().is_some()
-            || dev.peer_writing.overlapping(range).next().is_some()
-            || dev.resyncing.overlapping(range).next().is_some()
-        {
-            return true;
-        }
-        // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
-        let c = &self.connections[i];
-        c.cfg.protocol != crate::Protocol::C
-            && c.log.unconfirmed().any(|s| {
-                matches!(self.requests.get(s.request), Some(Request::Write(w))
-                    if w.device == d && w.range.overlaps(range))
-            })
-    }
-
-    fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
-        let id = self.devices[d].interval_id();
-        self.devices[d].resyncing.insert(range, id, ());
-        let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
-        let (since, name) = (self.now, self.connections[i].name_of_request(name));
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(
-            id,
-            Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step },
-        );
-        rs.in_flight += range.len().0;
-        id
-    }
-
-    /// The target of a resync lacks a write to blocks that are on their way, perhaps.
-    pub(crate) fn mark_overtaken(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.in_mesh9() {
-            return;
-        }
-        let ids: Vec<u64> = self.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
-        for id in ids {
-            self.connections[i].peer_devices[d]
-                .block_mut(id)
-                .into_iter()
-                .for_each(|block| block.overtaken.marked.push(range));
-        }
-    }
-
-    /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
-    pub(crate) fn overtake_answers(&mut self, writer: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.in_mesh9() || self.devices[d].resyncing.overlapping(range).next().is_none() {
-            return;
-        }
-        let ids: Vec<u64> = self.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
-        let sources = self.connections.ids().filter(|i| *i != writer && self.state.replication(*i, d).is_target());
-        for i in sources.collect::<Vec<_>>() {
-            for id in &ids {
-                self.connections[i].peer_devices[d]
-                    .block_mut(*id)
-                    .into_iter()
-                    .for_each(|block| block.overtaken.written = true);
-            }
-        }
-    }
-
-    /// A block is the same on both nodes now, but for what has overtaken it.
-    fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
-        let bits = self.clear_out_of_sync(i, d, range);
-        bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
     }
 
     /// The block that an answer of the peer is about.
@@ -289,38 +345,6 @@ impl Resource {
         self.devices[d].resyncing.overlapping(range).find(|(r, id, ())| fits(*r, *id)).map(|(_, id, ())| id)
     }
 
-    /// Ends a block; its data, if it has any, is the caller's to release.
-    fn take_block(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<Block> {
-        let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        let block = rs.blocks.remove(&id)?;
-        rs.arrived.retain(|a| *a != id);
-        if !matches!(block.step, Step::Abandoned(_) | Step::Freed) {
-            rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
-        }
-        rs.heard = now;
-        self.devices[d].resyncing.remove(block.range.start, id);
-        self.devices[d].recheck = true;
-        Some(block)
-    }
-
-    /// A disk operation of a block begins.
-    fn resync_disk(&mut self, i: NodeId, d: VolumeNr, id: u64, write: bool, action: crate::DiskOp) {
-        let now = self.now;
-        if let Some(block) = self.connections[i].peer_devices[d].block_mut(id) {
-            block.on_disk = Some(now);
-        }
-        if write && let Some(range) = action.changes().filter(|_| self.connections[i].speaks9()) {
-            self.mark_for_others(i, d, range);
-        }
-        let op = if write {
-            Op::ResyncWrite { connection: i, device: d, key: id }
-        } else {
-            Op::ResyncRead { connection: i, device: d, key: id }
-        };
-        self.disk(d, op, action);
-    }
-
     /// Has the disk kept a resync's operation for `limit`?
     pub(crate) fn resync_stuck_on_disk(&self, d: VolumeNr, limit: Duration) -> bool {
         let blocks = self.connections.values().flat_map(|c| c.peer_devices[d].resync.blocks.values());
@@ -329,16 +353,6 @@ impl Resource {
             _ => None,
         };
         blocks.filter_map(on_disk).any(|since| self.now.since(since) >= limit)
-    }
-
-    fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let Some((b, slot)) = self.devices[d].bitmap(i) else { return };
-        let bits = b.bitmaps[slot].len();
-        let touched = b.area().touched(range);
-        let failed = self.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
-        if failed.len() == bits {
-            failed.set_range(touched.start, touched.end.min(bits));
-        }
     }
 
     fn work(&self, i: NodeId, d: VolumeNr) -> Work {
@@ -370,15 +384,6 @@ impl Resource {
         let pds = self.connections[i].peer_devices.iter();
         let usable = pds.filter(|(d, _)| self.usable(*d) && !self.devices[*d].generation_in_flight());
         usable.filter_map(|(d, p)| timer(d, &p.resync, self.state.replication(i, d))).map(|at| at.max(soon)).min()
-    }
-
-    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
-    /// nothing of an earlier one can come any more.
-    fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
-        let pd = &self.connections[i].peer_devices[d];
-        if running.contains(&self.state.replication(i, d)) && pd.resync.settling.is_none() {
-            self.protocol_error(i, "unknown-answer", what);
-        }
     }
 }
 

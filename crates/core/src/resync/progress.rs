@@ -1,6 +1,7 @@
 //! How far a resync or verify is, and how fast (spec 7.12).
 
 use crate::Resource;
+use crate::node::Node;
 use crate::resync::Replication;
 use crate::resync::marks::{Progress, SlowedBy};
 use crate::resync::session::Block;
@@ -9,23 +10,25 @@ use units::{Duration, NodeId, VolumeNr};
 impl Resource {
     pub(super) fn note_progress(&mut self, i: NodeId, d: VolumeNr) {
         let left = self.work_left(i, d);
-        let now = self.now;
-        if self.connections[i].peer_devices[d].resync.marks.note(now, left) {
+        let now = self.node.now;
+        if self.node.connections[i].peer_devices[d].resync.marks.note(now, left) {
             self.status_changed = true;
         }
-        if now.since(self.devices[d].last_lazy_bitmap) >= Duration::from_secs(2) {
-            self.devices[d].last_lazy_bitmap = now;
+        if now.since(self.node.devices[d].last_lazy_bitmap) >= Duration::from_secs(2) {
+            self.node.devices[d].last_lazy_bitmap = now;
             self.write_bitmap(d);
         }
     }
 
+    pub(crate) fn resync_paused(&mut self, i: NodeId, d: VolumeNr, on: bool) {
+        let (now, left) = (self.node.now, self.work_left(i, d));
+        self.node.connections[i].peer_devices[d].resync.marks.pause(now, left, on);
+    }
+}
+
+impl Node {
     fn work_left(&self, i: NodeId, d: VolumeNr) -> u64 {
         self.work(i, d).left / 4096
-    }
-
-    pub(crate) fn resync_paused(&mut self, i: NodeId, d: VolumeNr, on: bool) {
-        let (now, left) = (self.now, self.work_left(i, d));
-        self.connections[i].peer_devices[d].resync.marks.pause(now, left, on);
     }
 
     /// What most of what is on its way waits for. `None`: nothing is on its way, and this node is the one to ask.

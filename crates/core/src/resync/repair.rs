@@ -10,6 +10,7 @@ use crate::api::{ConnectionState, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::state::Replication;
 use crate::decide::view::View;
+use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -23,13 +24,13 @@ impl Resource {
             return self.repair_when_one_is_demoted(i, d);
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
-        let peer_role = self.state.pair(i, d).role;
-        if self.connections[i].speaks9() {
+        let peer_role = self.node.state.pair(i, d).role;
+        if self.node.connections[i].speaks9() {
             return self.repair9(i, d, peer_role);
         }
-        if peer_role == Role::Primary || self.connections[i].version() < 96 {
-            let left = self.devices[d].bits_left(i);
-            if !self.connections[i].peer_devices[d].repair.is_worth_trying(left) {
+        if peer_role == Role::Primary || self.node.connections[i].version() < 96 {
+            let left = self.node.devices[d].bits_left(i);
+            if !self.node.connections[i].peer_devices[d].repair.is_worth_trying(left) {
                 // DRBD 9 begins no generation for that, and would be left and met again for ever.
                 let text = format!(
                     "{} KiB are marked as different, and connecting again has not made the peer copy them: `invalidate` \
@@ -39,7 +40,7 @@ impl Resource {
                 return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
             }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
-            let nobody = peer_role != Role::Primary && !self.state.is_primary();
+            let nobody = peer_role != Role::Primary && !self.node.state.is_primary();
             if nobody {
                 // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
                 self.new_generation(d);
@@ -55,29 +56,29 @@ impl Resource {
         }
         // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
-        self.connections[i].peer_devices[d].repair.copies();
+        self.node.connections[i].peer_devices[d].repair.copies();
         self.run_ahead(i, d);
     }
 
     /// Of two Primaries' copies nobody can say which one counts, and reconnecting would not copy anything.
     pub(crate) fn repair_when_one_is_demoted(&mut self, i: NodeId, d: VolumeNr) {
         let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
-        self.connections[i].peer_devices[d].repair.waits_for_one_primary();
+        self.node.connections[i].peer_devices[d].repair.waits_for_one_primary();
         self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
     }
 
     /// In 9's dialect bitmaps can be exchanged at any time.
     fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
-        self.connections[i].peer_devices[d].repair.copies();
+        self.node.connections[i].peer_devices[d].repair.copies();
         let remote = Some(i).filter(|_| peer_role != Role::Primary);
         let begins = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
         if !self.may_copy(i, begins) {
-            let left = self.devices[d].bits_left(i) * 4;
+            let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
             return self.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
         }
-        let old = self.connections[i].version() < KEEPS_BITMAP;
-        if old && self.connections[i].peer_devices[d].write_failed {
+        let old = self.node.connections[i].version() < KEEPS_BITMAP;
+        if old && self.node.connections[i].peer_devices[d].write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";
             self.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
             return self.copy_all(d, remote);
@@ -86,7 +87,7 @@ impl Resource {
             let text = format!(
                 "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
                  copied: `invalidate` on the node with the worse copy",
-                self.devices[d].bits_left(i) * 4
+                self.node.devices[d].bits_left(i) * 4
             );
             return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
         }
@@ -98,22 +99,22 @@ impl Resource {
     /// between equal generations after a verify, and after a crash in the middle of clearing them
     /// (`docs/spec/connection-and-state.md` B.3 #3).
     pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
-        let now = self.now;
+        let now = self.node.now;
         let settled = |v: &View| {
             v.replication == Replication::Established
                 && v.disk == DiskState::UpToDate
                 && v.peer_disk == DiskState::UpToDate
         };
         let came_together = settled(new) && !settled(old) && !old.is_beyond();
-        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.devices[d].uuids(i).current));
-        let marked = came_together && equal && self.devices[d].bits_left(i) > 0;
+        let theirs = self.node.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
+        let equal = theirs.is_some_and(|u| u.current.same(self.node.devices[d].uuids(i).current));
+        let marked = came_together && equal && self.node.devices[d].bits_left(i) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
         let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
         let two = new.role == Role::Primary && new.peer == Role::Primary;
         let moved = (old.connection, old.replication) != (new.connection, new.replication);
         let (old, new) = (old.replication, new.replication);
-        let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
+        let Some(pd) = self.node.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
         let repair = &mut pd.repair;
         if moved {
             repair.forget_when();
@@ -130,26 +131,28 @@ impl Resource {
         repair.hurry(urgent);
     }
 
-    pub(crate) fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
-    }
-
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
     /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
     /// the other only if nothing happens for a while.
     pub(crate) fn repair_after_reconnect(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            let c = &self.connections[i];
+        for d in self.node.devices.ids() {
+            let c = &self.node.connections[i];
             let wait = self.repair_wait(i, d);
-            let view = View::of(&self.state, Some(i), d);
-            if c.peer_devices[d].repair.due(wait).is_some_and(|at| self.now >= at) {
-                self.connections[i].peer_devices[d].repair.forget_when();
+            let view = View::of(&self.node.state, Some(i), d);
+            if c.peer_devices[d].repair.due(wait).is_some_and(|at| self.node.now >= at) {
+                self.node.connections[i].peer_devices[d].repair.forget_when();
                 let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
-                if view.replication == Replication::Established && good && self.devices[d].bits_left(i) > 0 {
+                if view.replication == Replication::Established && good && self.node.devices[d].bits_left(i) > 0 {
                     self.repair_now(i, d);
                 }
             }
         }
+    }
+}
+
+impl Node {
+    pub(crate) fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
     }
 
     /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.

@@ -49,23 +49,23 @@ impl Resource {
     ) {
         let ask = Ask { block, want, piece: block.size.0, names: vec![block.block_id], after };
         let range = ask.range();
-        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
+        if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("resync request for {range} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
-        let repl = self.state.replication(i, d);
+        let repl = self.node.state.replication(i, d);
         let early = matches!(repl, Replication::WFBitMapS | Replication::StartingSyncS | Replication::Ahead);
         // Asked before the peer knew that it is over (its disk goes). To serve it would have the block's
         // acknowledgement clear what writes have marked since.
         let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
-        let name = self.connections[i].name_of_request(ask.block.block_id.0);
-        let nine = self.connections[i].speaks9();
+        let name = self.node.connections[i].name_of_request(ask.block.block_id.0);
+        let nine = self.node.connections[i].speaks9();
         let least = if nine { DiskState::Outdated } else { DiskState::UpToDate };
-        let no_disk = self.state.disk(d) < least || self.state.disk(d) == DiskState::DUnknown;
+        let no_disk = self.node.state.disk(d) < least || self.node.state.disk(d) == DiskState::DUnknown;
         // In 9's dialect a disk that is gone cannot be read, and a verify skips its blocks.
         let cancels = match nine && no_disk && !early {
             true => ask.want == Want::Verify,
-            false => (early || over) && self.connections[i].version() >= 96,
+            false => (early || over) && self.node.connections[i].version() >= 96,
         };
         if cancels {
             return self.send_ack(i, d, Packet::RsCancel, range, name);
@@ -76,8 +76,8 @@ impl Resource {
         if ask.want == Want::Verify {
             self.verify_asked(i, d, range);
         }
-        let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         // A peer that goes on asking is alive, whatever it has not confirmed yet.
         rs.heard = now;
         if rs.waiting.len() >= MOST_WAITING {
@@ -89,22 +89,22 @@ impl Resource {
 
     /// Once a turn: reads for the requests that wait, as far as applications' writes, memory and the brake permit.
     pub(super) fn serve_waiting(&mut self, i: NodeId, d: VolumeNr) {
-        let now = self.now;
-        let peer_primary = self.state.peers[i].role() == Role::Primary;
-        let rs = &self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        let peer_primary = self.node.state.peers[i].role() == Role::Primary;
+        let rs = &self.node.connections[i].peer_devices[d].resync;
         if rs.settling.is_some() || (rs.waiting.is_empty() && rs.brake.is_none()) {
             return;
         }
-        let (cap, busy) = (self.connections[i].resync_cap(), self.devices[d].application_busy());
+        let (cap, busy) = (self.node.connections[i].resync_cap(), self.node.devices[d].application_busy());
         let left = self.work(i, d).left;
         let serving = |in_service| Serving { in_service, left, peer_primary, busy };
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         let in_service = rs.in_flight;
         rs.brake.iter_mut().for_each(|b| b.see(now, serving(in_service)));
         let mut later = Vec::new();
-        while let Some(ask) = self.connections[i].peer_devices[d].resync.waiting.pop_front() {
+        while let Some(ask) = self.node.connections[i].peer_devices[d].resync.waiting.pop_front() {
             let range = ask.range();
-            let rs = &mut self.connections[i].peer_devices[d].resync;
+            let rs = &mut self.node.connections[i].peer_devices[d].resync;
             let work = serving(rs.in_flight);
             let full = rs.is_full(cap, range.len().0);
             let held = !full && rs.brake.as_mut().is_some_and(|b| !b.permits(now, work, range.len().0));
@@ -114,34 +114,40 @@ impl Resource {
             }
             if ask.after.is_some_and(|after| !self.hears(after.node)) {
                 // Who has that write is gone: it does not come.
-                self.send_ack(i, d, Packet::RsCancel, range, self.connections[i].name_of_request(ask.block.block_id.0));
+                self.send_ack(
+                    i,
+                    d,
+                    Packet::RsCancel,
+                    range,
+                    self.node.connections[i].name_of_request(ask.block.block_id.0),
+                );
                 continue;
             }
-            if self.is_yet_to_come(ask.after) || self.devices[d].occupied(range) {
+            if self.is_yet_to_come(ask.after) || self.node.devices[d].occupied(range) {
                 later.push(ask);
                 continue;
             }
             let ask = if ask.want == Want::Verify { self.with_neighbours(i, d, ask) } else { ask };
             self.serve(i, d, ask);
         }
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         later.into_iter().rev().for_each(|ask| rs.waiting.push_front(ask));
     }
 
     /// Verify requests for one block after the other are read and digested in one go.
     fn with_neighbours(&mut self, i: NodeId, d: VolumeNr, first: Ask) -> Ask {
         let mut ask = first;
-        while let Some(next) = self.connections[i].peer_devices[d].resync.waiting.front() {
+        while let Some(next) = self.node.connections[i].peer_devices[d].resync.waiting.front() {
             let range = next.range();
             let (all, last) = (ask.block.size.0 + next.block.size.0, next.block.size.0);
             let fits = next.want == Want::Verify && range.start == ask.range().end && all <= MAX_REQUEST;
             // A shorter one can only be the last: the pieces are told apart by their length.
-            let busy = self.devices[d].occupied(range) || self.is_yet_to_come(next.after);
+            let busy = self.node.devices[d].occupied(range) || self.is_yet_to_come(next.after);
             if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || busy {
                 break;
             }
             ask.block.size.0 = all;
-            let next = self.connections[i].peer_devices[d].resync.waiting.pop_front();
+            let next = self.node.connections[i].peer_devices[d].resync.waiting.pop_front();
             ask.names.extend(next.into_iter().flat_map(|next| next.names));
         }
         ask
@@ -150,10 +156,10 @@ impl Resource {
     fn serve(&mut self, i: NodeId, d: VolumeNr, ask: Ask) {
         let (range, detect_zeroes) = (ask.range(), ask.want == Want::Thin);
         let id = self.begin_block(i, d, range, Step::Reading(ask));
-        if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
+        if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.serving(range.len().0);
         }
-        self.devices[d].read_bytes += range.len().0;
+        self.node.devices[d].read_bytes += range.len().0;
         let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes };
         self.resync_disk(i, d, id, false, read);
     }
@@ -167,7 +173,7 @@ impl Resource {
         result: Result<(), IoError>,
         (data, zeroes): (Segments, bool),
     ) {
-        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let ask = match &block.step {
             Step::Reading(ask) => ask.clone(),
             Step::Comparing => return self.own_content_read(i, d, id, result, data),
@@ -179,12 +185,12 @@ impl Resource {
             return self.read_for_peer_failed(i, d, id, e);
         }
         let algorithm = match ask.want {
-            Want::Unless(_) | Want::Verify => self.connections[i].peer_devices[d].resync.algorithm.clone(),
+            Want::Unless(_) | Want::Verify => self.node.connections[i].peer_devices[d].resync.algorithm.clone(),
             Want::Data | Want::Thin => None,
         };
         match algorithm {
             Some(algorithm) => {
-                let block = self.connections[i].peer_devices[d].block_mut(id).expect("just seen");
+                let block = self.node.connections[i].peer_devices[d].block_mut(id).expect("just seen");
                 let piece = ask.piece;
                 block.step = Step::Digesting(ask, data.clone());
                 self.digest_block(i, d, id, algorithm, data, piece);
@@ -196,11 +202,11 @@ impl Resource {
             }
             None if zeroes && ask.want == Want::Thin => {
                 self.release(data);
-                self.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = Step::Freed;
-                let rs = &mut self.connections[i].peer_devices[d].resync;
+                self.node.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = Step::Freed;
+                let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
                 let BlockRequest { sector, size, block_id } = ask.block;
-                let packet = if self.connections[i].names_requests() {
+                let packet = if self.node.connections[i].names_requests() {
                     Packet::RsDeallocatedId(BlockAck { sector, block_id, size, seq: 0 })
                 } else {
                     Packet::RsDeallocated(BlockRange { sector, size })
@@ -227,25 +233,25 @@ impl Resource {
 
     /// What a verify asks for cannot be said.
     fn refuse_digests(&mut self, i: NodeId, d: VolumeNr, ask: &Ask) {
-        let packet = if self.connections[i].speaks9() { Packet::RsCancel } else { Packet::NegRsDreply };
+        let packet = if self.node.connections[i].speaks9() { Packet::RsCancel } else { Packet::NegRsDreply };
         for (range, name) in pieces(ask.range(), ask.piece).zip(&ask.names) {
-            self.send_ack(i, d, packet, range, self.connections[i].name_of_request(name.0));
+            self.send_ack(i, d, packet, range, self.node.connections[i].name_of_request(name.0));
         }
     }
 
     fn send_block(&mut self, i: NodeId, d: VolumeNr, id: u64, data: Segments) {
-        let block = self.connections[i].peer_devices[d].block_mut(id).expect("being served");
+        let block = self.node.connections[i].peer_devices[d].block_mut(id).expect("being served");
         block.step = Step::Sent;
         let (range, name) = (block.range, block.name);
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
-        self.connections[i].peer_devices[d].sent_bytes += range.len().0;
+        self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
         self.send_data(i, d, Packet::RsDataReply(reply), data.clone());
         self.release(data);
     }
 
     /// The digests of any block are here.
     pub(crate) fn resync_digested(&mut self, i: NodeId, d: VolumeNr, id: u64, digests: &[Digest]) {
-        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
         let digest = digests.first().cloned().unwrap_or(Digest::EMPTY);
         match std::mem::replace(&mut block.step, Step::Sent) {
             Step::Summing(data) => {
@@ -260,7 +266,7 @@ impl Resource {
                 block.step = Step::ResultsAwaited(ask.block.size.0);
                 self.release(data);
                 for ((range, digest), name) in pieces(ask.range(), ask.piece).zip(digests).zip(&ask.names) {
-                    let block_id = self.connections[i].name_of_request(name.0);
+                    let block_id = self.node.connections[i].name_of_request(name.0);
                     let block = BlockRequest { sector: range.start, block_id, size: range.len() };
                     let reply = self.verify_reply(i, block, digest.clone());
                     self.send(i, Socket::Data, d, reply);
@@ -270,14 +276,14 @@ impl Resource {
                 self.release(data);
                 let Block { range, name, overtaken, .. } = self.take_block(i, d, id).expect("just seen");
                 let bits = self.clear_block(i, d, range, &overtaken);
-                let rs = &mut self.connections[i].peer_devices[d].resync;
+                let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 rs.same += bits;
                 rs.known |= bits > 0;
                 self.send_ack(i, d, Packet::RsIsInSync, range, name);
                 self.note_progress(i, d);
             }
             Step::Digesting(_, data) => self.send_block(i, d, id, data),
-            other => self.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = other,
+            other => self.node.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = other,
         }
     }
 
@@ -289,13 +295,13 @@ impl Resource {
             return self.unwanted_answer(i, d, SENDING, text);
         };
         let Block { range, since, overtaken, .. } = self.take_block(i, d, id).expect("found");
-        let now = self.now;
-        if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
+        let now = self.node.now;
+        if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.acknowledged(now, since);
         }
         if ok {
             let bits = self.clear_block(i, d, range, &overtaken);
-            self.connections[i].peer_devices[d].resync.known |= bits > 0;
+            self.node.connections[i].peer_devices[d].resync.known |= bits > 0;
         } else {
             self.block_failed(i, d, range);
         }

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
+use crate::node::Node;
 use crate::op::Op;
 use crate::pings::PingNr;
 use crate::resync::session::{Answer, RETRY, Step};
@@ -21,45 +22,325 @@ const SERVES: u64 = 256 << 10;
 const RECEIVING: &[Replication] = &[Replication::SyncTarget, Replication::PausedSyncT];
 
 impl Resource {
+    pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
+        let now = self.node.now;
+        let rs = &self.node.connections[i].peer_devices[d].resync;
+        if rs.finishing.is_some() || rs.settling.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.usable(d) {
+            return;
+        }
+        if self.node.devices[d].generation_in_flight() {
+            // The source forgets what we have acknowledged: that it differed must be on our disk before.
+            return;
+        }
+        self.node.connections[i].peer_devices[d].resync.next_pass = None;
+        let limit = self.largest_request(i, d) / BLOCK;
+        loop {
+            let work = self.work(i, d);
+            let Some(controller) = &mut self.node.connections[i].peer_devices[d].resync.controller else { return };
+            let allowed = (controller.allowance(now, work) / BLOCK).min(limit).min(MAX_BITS);
+            if allowed == 0 {
+                return;
+            }
+            let Some((from, to)) = self.next_run(i, d, allowed) else { break };
+            let size = self.node.devices[d].size;
+            let range = SectorRange { start: Sector(from * 8), end: Sector((to * 8).min(size.0)) };
+            self.node.connections[i].peer_devices[d].resync.position = to;
+            if !self.resync_must_avoid(i, d, range) {
+                self.request_block(i, d, range);
+            }
+        }
+        // The end of a pass: what is left was in the way of something, or is still on its way.
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        rs.position = 0;
+        rs.next_pass = Some(now + RETRY);
+    }
+
+    fn request_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let csums = self.node.connections[i].peer_devices[d].resync.csums;
+        let id = self.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
+        if let Some(controller) = &mut self.node.connections[i].peer_devices[d].resync.controller {
+            controller.asked(range.len().0);
+        }
+        if csums {
+            self.node.devices[d].read_bytes += range.len().0;
+            let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
+            return self.resync_disk(i, d, id, false, read);
+        }
+        self.ask_for_block(i, d, id, range);
+    }
+
+    fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, id: u64, range: SectorRange) {
+        let block_id = self.node.connections[i].name_of_request(id);
+        let request = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
+        if self.node.connections[i].speaks9() {
+            let packet = self.request9(i, d, request, None);
+            return self.send(i, Socket::Data, d, packet);
+        }
+        let thin = self.node.connections[i].has(Features::THIN_RESYNC) && self.node.connections[i].version() >= 95;
+        let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
+        self.send(i, Socket::Data, d, packet);
+    }
+
+    /// Our own content of a block, for its checksum.
+    pub(super) fn own_content_read(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        id: u64,
+        result: Result<(), IoError>,
+        data: Segments,
+    ) {
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let range = block.range;
+        if let Err(e) = result {
+            self.release(data);
+            self.data_error(d, "read for a checksum", range, e);
+            // If the disk goes on: what cannot be read is copied, which may mend it.
+            let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
+            block.step = Step::Requested;
+            return self.ask_for_block(i, d, id, range);
+        }
+        block.step = Step::Summing(data.clone());
+        let algorithm = self.node.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
+        self.digest_block(i, d, id, algorithm, data, range.len().0);
+    }
+
+    /// Has each `piece` bytes of a block's content digested.
+    pub(super) fn digest_block(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        id: u64,
+        algorithm: String,
+        data: Segments,
+        piece: u64,
+    ) {
+        let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
+        self.emit(Effect::Digest { op, algorithm, data, piece });
+    }
+
+    pub(super) fn own_content_summed(&mut self, i: NodeId, d: VolumeNr, id: u64, digest: Digest) {
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
+        let range = block.range;
+        if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
+            self.release(data);
+        }
+        let block_id = self.node.connections[i].name_of_request(id);
+        let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
+        if self.node.connections[i].speaks9() {
+            let packet = self.request9(i, d, block, Some(digest));
+            return self.send(i, Socket::Data, d, packet);
+        }
+        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }));
+    }
+
+    pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
+        let Some(id) = self.find_block(i, d, (reply.range(), reply.block_id), |s| matches!(s, Step::Requested)) else {
+            self.release(data);
+            let text = format!("resync data for {} that was not asked for", reply.sector);
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.node.connections[i].peer_devices[d].count_answer(data.len());
+        if self.drop_if_overtaken(i, d, id) {
+            return self.release(data);
+        }
+        let pd = &mut self.node.connections[i].peer_devices[d];
+        pd.received_bytes += data.len();
+        pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
+        pd.resync.arrived.push(id);
+    }
+
+    /// P_RS_DEALLOCATED: the block is all zeroes at the source.
+    pub(crate) fn resync_deallocated(&mut self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, name: BlockId) {
+        let Some(id) = self.find_block(i, d, (range, name), |s| matches!(s, Step::Requested)) else {
+            let text = format!("resync answer for {range:?} that was not asked for");
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.node.connections[i].peer_devices[d].count_answer(range.map_or(0, |range| range.len().0));
+        if self.drop_if_overtaken(i, d, id) {
+            return;
+        }
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
+        rs.arrived.push(id);
+    }
+
+    /// A third node's write is here, which the answer may lack: the block is asked for again.
+    fn drop_if_overtaken(&mut self, i: NodeId, d: VolumeNr, id: u64) -> bool {
+        if self.node.connections[i].peer_devices[d].block_mut(id).is_none_or(|block| !block.overtaken.written) {
+            return false;
+        }
+        let block = self.take_block(i, d, id).expect("just seen");
+        let (range, name, named) = (block.range, block.name, self.node.connections[i].names_requests());
+        self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
+        self.release(block.into_data());
+        self.node.connections[i].peer_devices[d].resync.next_pass = Some(self.node.now + RETRY);
+        true
+    }
+
+    /// Once a turn: writes what has arrived and is not in the way of an older application write. Neighbours that are
+    /// all zeroes at the source are deallocated in one go.
+    pub(super) fn write_arrived(&mut self, i: NodeId, d: VolumeNr) {
+        let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
+        for id in std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.arrived) {
+            if self.drop_if_overtaken(i, d, id) {
+                continue;
+            }
+            let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
+            if self.node.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+                self.node.connections[i].peer_devices[d].resync.arrived.push(id);
+                continue;
+            }
+            let range = block.range;
+            let Step::Arrived(data) = std::mem::replace(&mut block.step, Step::Requested) else { continue };
+            block.step = Step::Writing(data.clone());
+            if !self.usable(d) {
+                self.resync_write_done(i, d, id, Err(IoError::Io));
+            } else if data == Segments::None {
+                zeroes.push((range, id));
+            } else {
+                self.node.devices[d].written_bytes += data.len();
+                let write = DiskOp::Write { sector: range.start, data, fua: false };
+                self.resync_disk(i, d, id, true, write);
+            }
+        }
+        zeroes.sort_unstable_by_key(|(range, _)| range.start);
+        let joins = |a: &(SectorRange, u64), b: &(SectorRange, u64)| {
+            // Requests are aligned to their length, so that runs of them meet here.
+            a.0.end == b.0.start && a.0.start.0 * 512 / MAX_DISCARD == b.0.start.0 * 512 / MAX_DISCARD
+        };
+        for run in zeroes.chunk_by(joins) {
+            let (Some((first, id)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let len = SectorRange { start: first.start, end: last.end }.len();
+            if let Some(block) = self.node.connections[i].peer_devices[d].block_mut(*id) {
+                block.with = run[1..].iter().map(|(_, id)| *id).collect();
+            }
+            let discard = DiskOp::Discard { sector: first.start, len, zeroes: true };
+            self.resync_disk(i, d, *id, true, discard);
+        }
+    }
+
+    /// The disk operation of a block (and of its neighbours) ended.
+    pub(crate) fn resync_write_done(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
+        let with = self.node.connections[i].peer_devices[d]
+            .block_mut(id)
+            .map(|b| std::mem::take(&mut b.with))
+            .unwrap_or_default();
+        self.block_written(i, d, id, result);
+        for id in with {
+            self.block_written(i, d, id, result);
+        }
+    }
+
+    fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
+        let Some(block) = self.take_block(i, d, id) else { return };
+        let (range, since, name, overtaken) = (block.range, block.since, block.name, block.overtaken.clone());
+        let abandoned = matches!(block.step, Step::Abandoned(_));
+        self.release(block.into_data());
+        if abandoned {
+            if let Err(e) = result {
+                self.data_error(d, "resync write", range, e);
+            }
+            return;
+        }
+        match result {
+            Ok(()) => {
+                let now = self.node.now;
+                if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
+                    c.completed(now, since);
+                }
+                self.clear_block(i, d, range, &overtaken);
+                self.send_ack(i, d, Packet::RsWriteAck, range, name);
+                self.note_in_sync(i, d, range);
+            }
+            Err(e) => {
+                self.block_failed(i, d, range);
+                let named = self.node.connections[i].names_requests();
+                self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
+                self.data_error(d, "resync write", range, e);
+            }
+        }
+        self.note_progress(i, d);
+    }
+
+    /// P_RS_IS_IN_SYNC, P_NEG_RS_DREPLY, P_RS_CANCEL: the request ends without data.
+    pub(crate) fn resync_answered(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, answer: Answer) {
+        if self.node.state.replication(i, d) == Replication::VerifyS {
+            return self.verify_refused(i, d, ack);
+        }
+        let Some(id) = self.find_block(i, d, (ack.range(), ack.block_id), |s| matches!(s, Step::Requested)) else {
+            let text = format!("resync answer for {} that was not asked for", ack.sector);
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.node.connections[i].peer_devices[d].count_answer(ack.size.0);
+        let block = self.take_block(i, d, id).expect("found");
+        let now = self.node.now;
+        match answer {
+            Answer::InSync => {
+                let bits = match block.overtaken.written {
+                    true => 0,
+                    false => self.clear_block(i, d, block.range, &block.overtaken),
+                };
+                let rs = &mut self.node.connections[i].peer_devices[d].resync;
+                rs.same += bits;
+                if let Some(Controller::Adaptive(c)) = &mut rs.controller {
+                    c.completed(now, block.since);
+                }
+            }
+            Answer::Failed => self.block_failed(i, d, block.range),
+            Answer::Cancelled => {
+                // Not now: the walk comes by again.
+                self.node.connections[i].peer_devices[d].resync.next_pass = Some(now + RETRY);
+            }
+        }
+        self.note_progress(i, d);
+    }
+
+    pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
+        let rs = &self.node.connections[i].peer_devices[d].resync;
+        let copied = rs.blocks.is_empty() && self.node.devices[d].bits_left(i) <= self.bits_failed(i, d);
+        if rs.finishing.is_some() || !copied || self.end_must_wait(i, d) {
+            return;
+        }
+        if !self.last_pass_is_over(i, d) {
+            return;
+        }
+        if self.in_mesh9() {
+            // Only the source of a resync passes it on to third nodes. This node would have marks towards those.
+            self.tell_last_copied(i, d);
+        }
+        // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.
+        self.node.connections[i].peer_devices[d].resync.finishing = self.send_ping(i);
+    }
+
+    /// A ping was answered: whatever was sent on the control stream before it has been seen.
+    pub(crate) fn answered_for_resync(&mut self, i: NodeId) {
+        for d in self.node.devices.ids() {
+            let c = &mut self.node.connections[i];
+            let pd = &mut c.peer_devices[d];
+            let answered = |ping: &mut PingNr| c.pings.has_answered(*ping);
+            if pd.resync.settling.take_if(answered).is_some() {
+                pd.answers_may_come = false;
+            }
+            if pd.resync.finishing.take_if(answered).is_none() {
+                continue;
+            }
+            let target = self.node.state.replication(i, d) == Replication::SyncTarget;
+            let copied = self.node.devices[d].bits_left(i) <= self.bits_failed(i, d);
+            if target && copied && !self.end_must_wait(i, d) {
+                self.resync_finished_as_target(i, d);
+            }
+        }
+    }
+}
+
+impl Node {
     /// Spec 7.8.
     pub(super) fn wants_checksums(&self, i: NodeId, d: VolumeNr) -> bool {
         let c = &self.connections[i];
         let target = self.state.replication(i, d).is_target();
         let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
         target && c.cfg.usable_csums().is_some() && c.version() >= 89 && occasion
-    }
-
-    pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
-        let now = self.now;
-        let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.finishing.is_some() || rs.settling.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.usable(d) {
-            return;
-        }
-        if self.devices[d].generation_in_flight() {
-            // The source forgets what we have acknowledged: that it differed must be on our disk before.
-            return;
-        }
-        self.connections[i].peer_devices[d].resync.next_pass = None;
-        let limit = self.largest_request(i, d) / BLOCK;
-        loop {
-            let work = self.work(i, d);
-            let Some(controller) = &mut self.connections[i].peer_devices[d].resync.controller else { return };
-            let allowed = (controller.allowance(now, work) / BLOCK).min(limit).min(MAX_BITS);
-            if allowed == 0 {
-                return;
-            }
-            let Some((from, to)) = self.next_run(i, d, allowed) else { break };
-            let size = self.devices[d].size;
-            let range = SectorRange { start: Sector(from * 8), end: Sector((to * 8).min(size.0)) };
-            self.connections[i].peer_devices[d].resync.position = to;
-            if !self.resync_must_avoid(i, d, range) {
-                self.request_block(i, d, range);
-            }
-        }
-        // The end of a pass: what is left was in the way of something, or is still on its way.
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.position = 0;
-        rs.next_pass = Some(now + RETRY);
     }
 
     /// What the peer takes, what `rs-discard-granularity` allows (spec 5.4), and what serves well, in bytes.
@@ -88,288 +369,12 @@ impl Resource {
         Some((from, to))
     }
 
-    fn request_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let csums = self.connections[i].peer_devices[d].resync.csums;
-        let id = self.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
-        if let Some(controller) = &mut self.connections[i].peer_devices[d].resync.controller {
-            controller.asked(range.len().0);
-        }
-        if csums {
-            self.devices[d].read_bytes += range.len().0;
-            let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
-            return self.resync_disk(i, d, id, false, read);
-        }
-        self.ask_for_block(i, d, id, range);
-    }
-
-    fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, id: u64, range: SectorRange) {
-        let block_id = self.connections[i].name_of_request(id);
-        let request = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
-        if self.connections[i].speaks9() {
-            let packet = self.request9(i, d, request, None);
-            return self.send(i, Socket::Data, d, packet);
-        }
-        let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
-        let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
-        self.send(i, Socket::Data, d, packet);
-    }
-
-    /// Our own content of a block, for its checksum.
-    pub(super) fn own_content_read(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        id: u64,
-        result: Result<(), IoError>,
-        data: Segments,
-    ) {
-        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
-        let range = block.range;
-        if let Err(e) = result {
-            self.release(data);
-            self.data_error(d, "read for a checksum", range, e);
-            // If the disk goes on: what cannot be read is copied, which may mend it.
-            let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
-            block.step = Step::Requested;
-            return self.ask_for_block(i, d, id, range);
-        }
-        block.step = Step::Summing(data.clone());
-        let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        self.digest_block(i, d, id, algorithm, data, range.len().0);
-    }
-
-    /// Has each `piece` bytes of a block's content digested.
-    pub(super) fn digest_block(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        id: u64,
-        algorithm: String,
-        data: Segments,
-        piece: u64,
-    ) {
-        let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
-        self.emit(Effect::Digest { op, algorithm, data, piece });
-    }
-
-    pub(super) fn own_content_summed(&mut self, i: NodeId, d: VolumeNr, id: u64, digest: Digest) {
-        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
-        let range = block.range;
-        if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
-            self.release(data);
-        }
-        let block_id = self.connections[i].name_of_request(id);
-        let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
-        if self.connections[i].speaks9() {
-            let packet = self.request9(i, d, block, Some(digest));
-            return self.send(i, Socket::Data, d, packet);
-        }
-        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }));
-    }
-
-    pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
-        let Some(id) = self.find_block(i, d, (reply.range(), reply.block_id), |s| matches!(s, Step::Requested)) else {
-            self.release(data);
-            let text = format!("resync data for {} that was not asked for", reply.sector);
-            return self.unwanted_answer(i, d, RECEIVING, text);
-        };
-        self.connections[i].peer_devices[d].count_answer(data.len());
-        if self.drop_if_overtaken(i, d, id) {
-            return self.release(data);
-        }
-        let pd = &mut self.connections[i].peer_devices[d];
-        pd.received_bytes += data.len();
-        pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
-        pd.resync.arrived.push(id);
-    }
-
-    /// P_RS_DEALLOCATED: the block is all zeroes at the source.
-    pub(crate) fn resync_deallocated(&mut self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, name: BlockId) {
-        let Some(id) = self.find_block(i, d, (range, name), |s| matches!(s, Step::Requested)) else {
-            let text = format!("resync answer for {range:?} that was not asked for");
-            return self.unwanted_answer(i, d, RECEIVING, text);
-        };
-        self.connections[i].peer_devices[d].count_answer(range.map_or(0, |range| range.len().0));
-        if self.drop_if_overtaken(i, d, id) {
-            return;
-        }
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
-        rs.arrived.push(id);
-    }
-
-    /// A third node's write is here, which the answer may lack: the block is asked for again.
-    fn drop_if_overtaken(&mut self, i: NodeId, d: VolumeNr, id: u64) -> bool {
-        if self.connections[i].peer_devices[d].block_mut(id).is_none_or(|block| !block.overtaken.written) {
-            return false;
-        }
-        let block = self.take_block(i, d, id).expect("just seen");
-        let (range, name, named) = (block.range, block.name, self.connections[i].names_requests());
-        self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
-        self.release(block.into_data());
-        self.connections[i].peer_devices[d].resync.next_pass = Some(self.now + RETRY);
-        true
-    }
-
-    /// Once a turn: writes what has arrived and is not in the way of an older application write. Neighbours that are
-    /// all zeroes at the source are deallocated in one go.
-    pub(super) fn write_arrived(&mut self, i: NodeId, d: VolumeNr) {
-        let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
-        for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
-            if self.drop_if_overtaken(i, d, id) {
-                continue;
-            }
-            let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
-                self.connections[i].peer_devices[d].resync.arrived.push(id);
-                continue;
-            }
-            let range = block.range;
-            let Step::Arrived(data) = std::mem::replace(&mut block.step, Step::Requested) else { continue };
-            block.step = Step::Writing(data.clone());
-            if !self.usable(d) {
-                self.resync_write_done(i, d, id, Err(IoError::Io));
-            } else if data == Segments::None {
-                zeroes.push((range, id));
-            } else {
-                self.devices[d].written_bytes += data.len();
-                let write = DiskOp::Write { sector: range.start, data, fua: false };
-                self.resync_disk(i, d, id, true, write);
-            }
-        }
-        zeroes.sort_unstable_by_key(|(range, _)| range.start);
-        let joins = |a: &(SectorRange, u64), b: &(SectorRange, u64)| {
-            // Requests are aligned to their length, so that runs of them meet here.
-            a.0.end == b.0.start && a.0.start.0 * 512 / MAX_DISCARD == b.0.start.0 * 512 / MAX_DISCARD
-        };
-        for run in zeroes.chunk_by(joins) {
-            let (Some((first, id)), Some((last, _))) = (run.first(), run.last()) else { continue };
-            let len = SectorRange { start: first.start, end: last.end }.len();
-            if let Some(block) = self.connections[i].peer_devices[d].block_mut(*id) {
-                block.with = run[1..].iter().map(|(_, id)| *id).collect();
-            }
-            let discard = DiskOp::Discard { sector: first.start, len, zeroes: true };
-            self.resync_disk(i, d, *id, true, discard);
-        }
-    }
-
-    /// The disk operation of a block (and of its neighbours) ended.
-    pub(crate) fn resync_write_done(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
-        let with =
-            self.connections[i].peer_devices[d].block_mut(id).map(|b| std::mem::take(&mut b.with)).unwrap_or_default();
-        self.block_written(i, d, id, result);
-        for id in with {
-            self.block_written(i, d, id, result);
-        }
-    }
-
-    fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
-        let Some(block) = self.take_block(i, d, id) else { return };
-        let (range, since, name, overtaken) = (block.range, block.since, block.name, block.overtaken.clone());
-        let abandoned = matches!(block.step, Step::Abandoned(_));
-        self.release(block.into_data());
-        if abandoned {
-            if let Err(e) = result {
-                self.data_error(d, "resync write", range, e);
-            }
-            return;
-        }
-        match result {
-            Ok(()) => {
-                let now = self.now;
-                if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
-                    c.completed(now, since);
-                }
-                self.clear_block(i, d, range, &overtaken);
-                self.send_ack(i, d, Packet::RsWriteAck, range, name);
-                self.note_in_sync(i, d, range);
-            }
-            Err(e) => {
-                self.block_failed(i, d, range);
-                let named = self.connections[i].names_requests();
-                self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
-                self.data_error(d, "resync write", range, e);
-            }
-        }
-        self.note_progress(i, d);
-    }
-
-    /// P_RS_IS_IN_SYNC, P_NEG_RS_DREPLY, P_RS_CANCEL: the request ends without data.
-    pub(crate) fn resync_answered(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, answer: Answer) {
-        if self.state.replication(i, d) == Replication::VerifyS {
-            return self.verify_refused(i, d, ack);
-        }
-        let Some(id) = self.find_block(i, d, (ack.range(), ack.block_id), |s| matches!(s, Step::Requested)) else {
-            let text = format!("resync answer for {} that was not asked for", ack.sector);
-            return self.unwanted_answer(i, d, RECEIVING, text);
-        };
-        self.connections[i].peer_devices[d].count_answer(ack.size.0);
-        let block = self.take_block(i, d, id).expect("found");
-        let now = self.now;
-        match answer {
-            Answer::InSync => {
-                let bits = match block.overtaken.written {
-                    true => 0,
-                    false => self.clear_block(i, d, block.range, &block.overtaken),
-                };
-                let rs = &mut self.connections[i].peer_devices[d].resync;
-                rs.same += bits;
-                if let Some(Controller::Adaptive(c)) = &mut rs.controller {
-                    c.completed(now, block.since);
-                }
-            }
-            Answer::Failed => self.block_failed(i, d, block.range),
-            Answer::Cancelled => {
-                // Not now: the walk comes by again.
-                self.connections[i].peer_devices[d].resync.next_pass = Some(now + RETRY);
-            }
-        }
-        self.note_progress(i, d);
-    }
-
     /// Has the source of 9's dialect begun this resync, or does it refuse what it is asked before it has? Where no
     /// bitmaps are exchanged, as after a growth, it is still Established then, and may answer: it would begin when all
     /// is over here, and from then on only mark what it writes (spec 11.1, step 3).
     pub(super) fn source_begins(&self, i: NodeId, d: VolumeNr) -> bool {
         let says = self.connections[i].peer_devices[d].says;
         !self.connections[i].speaks9() || says.is_source() || says == Replication::WFBitMapS
-    }
-
-    pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
-        let rs = &self.connections[i].peer_devices[d].resync;
-        let copied = rs.blocks.is_empty() && self.devices[d].bits_left(i) <= self.bits_failed(i, d);
-        if rs.finishing.is_some() || !copied || self.end_must_wait(i, d) {
-            return;
-        }
-        if !self.last_pass_is_over(i, d) {
-            return;
-        }
-        if self.in_mesh9() {
-            // Only the source of a resync passes it on to third nodes. This node would have marks towards those.
-            self.tell_last_copied(i, d);
-        }
-        // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.
-        self.connections[i].peer_devices[d].resync.finishing = self.send_ping(i);
-    }
-
-    /// A ping was answered: whatever was sent on the control stream before it has been seen.
-    pub(crate) fn answered_for_resync(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            let c = &mut self.connections[i];
-            let pd = &mut c.peer_devices[d];
-            let answered = |ping: &mut PingNr| c.pings.has_answered(*ping);
-            if pd.resync.settling.take_if(answered).is_some() {
-                pd.answers_may_come = false;
-            }
-            if pd.resync.finishing.take_if(answered).is_none() {
-                continue;
-            }
-            let target = self.state.replication(i, d) == Replication::SyncTarget;
-            let copied = self.devices[d].bits_left(i) <= self.bits_failed(i, d);
-            if target && copied && !self.end_must_wait(i, d) {
-                self.resync_finished_as_target(i, d);
-            }
-        }
     }
 }
 

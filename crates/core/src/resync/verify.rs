@@ -14,6 +14,7 @@ use crate::connection::PeerDevice;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
 use crate::device::Device;
+use crate::node::Node;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Resync, Step, pieces};
 use crate::resync::verify::run::{Chunk, Side, Verify, VerifyRange, name_of_piece};
@@ -33,14 +34,14 @@ impl Resource {
     /// # Errors
     /// If the nodes' algorithms do not fit.
     pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
-        let c = &mut self.connections[i];
+        let c = &mut self.node.connections[i];
         let own = c.cfg.verify.clone().unwrap_or_default();
         if !own.is_empty() && !c.cfg.computes_verify {
             let text =
                 format!("verify-alg is \"{own}\", which this node cannot compute: set another one on both nodes");
             return Err(failure(-14, text));
         }
-        if own.is_empty() || (self.state.is_connected(i) && c.peer_verify.as_str() != own) {
+        if own.is_empty() || (self.node.state.is_connected(i) && c.peer_verify.as_str() != own) {
             let text = format!(
                 "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
                 c.peer_verify
@@ -53,11 +54,12 @@ impl Resource {
 
     /// VerifyS or VerifyT begins.
     pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
-        let bits = self.devices[d].size.0.div_ceil(8);
-        let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
-        let algorithm = self.connections[i].cfg.usable_verify().cloned();
-        let pd = &mut self.connections[i].peer_devices[d];
-        let source = self.state.replication(i, d) == Replication::VerifyS;
+        let bits = self.node.devices[d].size.0.div_ceil(8);
+        let (cfg, cap, now) =
+            (self.node.devices[d].resync_config(), self.node.connections[i].resync_cap(), self.node.now);
+        let algorithm = self.node.connections[i].cfg.usable_verify().cloned();
+        let pd = &mut self.node.connections[i].peer_devices[d];
+        let source = self.node.state.replication(i, d) == Replication::VerifyS;
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
         let start = match (source, wish.start) {
             (true, Some(s)) => (s.0 / 8).min(bits),
@@ -95,8 +97,8 @@ impl Resource {
 
     pub(super) fn pump_verify_source(&mut self, i: NodeId, d: VolumeNr) {
         self.check_blocks(i, d);
-        let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         if rs.settling.is_some() {
             return;
         }
@@ -106,7 +108,7 @@ impl Resource {
         }
         loop {
             let work = self.work(i, d);
-            let rs = &mut self.connections[i].peer_devices[d].resync;
+            let rs = &mut self.node.connections[i].peer_devices[d].resync;
             let (Some(controller), Some(v)) = (&mut rs.controller, &mut rs.verify) else { return };
             let allowed = controller.allowance(now, work).min(MAX_REQUEST) / BLOCK;
             if (v.position >= v.end && (v.later.is_empty() || patient)) || allowed == 0 {
@@ -115,19 +117,19 @@ impl Resource {
             if v.position < v.end {
                 let bit = v.position;
                 let blocks = self.free_run(i, d, bit, allowed);
-                let v = self.connections[i].peer_devices[d].resync.verify.as_mut().expect("running");
+                let v = self.node.connections[i].peer_devices[d].resync.verify.as_mut().expect("running");
                 v.position += blocks.max(1);
                 match blocks {
                     0 => v.later.push_back((bit, 1)),
-                    _ => self.ask_digests(i, d, self.devices[d].blocks_of(bit, blocks)),
+                    _ => self.ask_digests(i, d, self.node.devices[d].blocks_of(bit, blocks)),
                 }
                 continue;
             }
             let (bit, tries) = v.later.pop_front().expect("checked");
             if self.free_run(i, d, bit, 1) > 0 {
-                self.ask_digests(i, d, self.devices[d].blocks_of(bit, 1));
+                self.ask_digests(i, d, self.node.devices[d].blocks_of(bit, 1));
             } else if tries < TRIES {
-                let rs = &mut self.connections[i].peer_devices[d].resync;
+                let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 rs.verify.as_mut().expect("running").later.push_back((bit, tries + 1));
                 rs.next_pass = Some(now + BUSY);
                 break;
@@ -141,9 +143,9 @@ impl Resource {
     /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
     /// fraction of them, or none.
     fn free_run(&self, i: NodeId, d: VolumeNr, bit: u64, most: u64) -> u64 {
-        let end = self.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
+        let end = self.node.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
         let mut blocks = most.min(end.saturating_sub(bit));
-        while blocks > 0 && self.resync_must_avoid(i, d, self.devices[d].blocks_of(bit, blocks)) {
+        while blocks > 0 && self.resync_must_avoid(i, d, self.node.devices[d].blocks_of(bit, blocks)) {
             blocks /= 2;
         }
         blocks
@@ -152,11 +154,11 @@ impl Resource {
     fn ask_digests(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let blocks = range.len().0.div_ceil(BLOCK) as usize;
         let id = self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
-        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+        if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
             c.asked(range.len().0);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
-            let block_id = self.connections[i].name_of_request(name_of_piece(id, n));
+            let block_id = self.node.connections[i].name_of_request(name_of_piece(id, n));
             let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
             self.send(i, Socket::Data, d, self.verify_request(i, request));
         }
@@ -171,7 +173,7 @@ impl Resource {
         answer: Result<Digest, ()>,
     ) -> bool {
         let Some(id) = self.find_around(i, d, range, |s| matches!(s, Step::Verifying(_))) else { return false };
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         let block = rs.blocks.get_mut(&id).expect("found");
         let (Some(range), Step::Verifying(chunk)) = (range, &mut block.step) else { return false };
         let offset = range.start.0 - block.range.start.0;
@@ -198,10 +200,10 @@ impl Resource {
 
     /// Once a turn: reads our own content where the peer's digests are here and its older writes are on disk.
     fn check_blocks(&mut self, i: NodeId, d: VolumeNr) {
-        for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
-            let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
-                self.connections[i].peer_devices[d].resync.arrived.push(id);
+        for id in std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.arrived) {
+            let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
+            if self.node.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+                self.node.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
             let range = block.range;
@@ -212,7 +214,7 @@ impl Resource {
                     continue;
                 }
             }
-            self.devices[d].read_bytes += range.len().0;
+            self.node.devices[d].read_bytes += range.len().0;
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             self.resync_disk(i, d, id, false, read);
         }
@@ -226,8 +228,8 @@ impl Resource {
         result: Result<(), IoError>,
         data: Segments,
     ) {
-        let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let algorithm = self.node.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
             return self.release(data);
@@ -244,8 +246,8 @@ impl Resource {
     /// Our own digests are here; what is missing could not be read.
     pub(super) fn verify_compared(&mut self, i: NodeId, d: VolumeNr, id: u64, chunk: &Chunk, ours: &[Digest]) {
         let Some(block) = self.take_block(i, d, id) else { return };
-        let (range, since, now) = (block.range, block.since, self.now);
-        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+        let (range, since, now) = (block.range, block.since, self.node.now);
+        if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
             c.completed(now, since);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
@@ -276,8 +278,8 @@ impl Resource {
 
     /// The first request tells where it starts.
     pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
         if v.side == Side::Waits {
             v.side = Side::Answers;
@@ -290,13 +292,13 @@ impl Resource {
 
     /// P_OV_RESULT.
     pub(crate) fn verify_result(&mut self, i: NodeId, d: VolumeNr, result: &VerifyResult) {
-        let Some(range) = result.range().filter(|r| self.devices[d].holds(*r)) else { return };
+        let Some(range) = result.range().filter(|r| self.node.devices[d].holds(*r)) else { return };
         if result.outcome == VerifyOutcome::OutOfSync {
             self.mark_out_of_sync(i, d, range);
         }
         let Some(id) = self.find_around(i, d, Some(range), |s| matches!(s, Step::ResultsAwaited(_))) else { return };
-        let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let now = self.node.now;
+        let rs = &mut self.node.connections[i].peer_devices[d].resync;
         rs.heard = now;
         if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
             *bytes = bytes.saturating_sub(range.len().0);
@@ -305,7 +307,7 @@ impl Resource {
             }
         }
         // What is asked for outside a verify is answered, too, but nowhere counted.
-        if self.state.replication(i, d) == Replication::VerifyT {
+        if self.node.state.replication(i, d) == Replication::VerifyT {
             self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
             self.check_verify_end(i, d);
         }
@@ -314,7 +316,7 @@ impl Resource {
     // -- the end ------------------------------------------------------------------------------------------------------
 
     fn verified(&mut self, i: NodeId, d: VolumeNr, bits: u64, outcome: VerifyOutcome) {
-        let Some(v) = &mut self.connections[i].peer_devices[d].resync.verify else { return };
+        let Some(v) = &mut self.node.connections[i].peer_devices[d].resync.verify else { return };
         v.left = v.left.saturating_sub(bits);
         match outcome {
             VerifyOutcome::InSync => {}
@@ -325,7 +327,7 @@ impl Resource {
     }
 
     fn check_verify_end(&mut self, i: NodeId, d: VolumeNr) {
-        let rs = &self.connections[i].peer_devices[d].resync;
+        let rs = &self.node.connections[i].peer_devices[d].resync;
         if rs.verify.as_ref().is_some_and(|v| v.left == 0 && v.side != Side::Waits) {
             self.end_verify(i, d);
         }
@@ -333,7 +335,7 @@ impl Resource {
 
     /// The asking side says that it is done (with a stop sector it ends early).
     pub(crate) fn verify_ended_by_peer(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let rs = &self.connections[i].peer_devices[d].resync;
+        let rs = &self.node.connections[i].peer_devices[d].resync;
         let ours = rs.verify.as_ref().is_some_and(|v| v.side == Side::Answers);
         if ours {
             self.end_verify(i, d);
@@ -342,13 +344,13 @@ impl Resource {
     }
 
     fn end_verify(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(v) = self.connections[i].peer_devices[d].resync.verify.take() else { return };
-        self.connections[i].peer_devices[d].verify_from = 0;
+        let Some(v) = self.node.connections[i].peer_devices[d].resync.verify.take() else { return };
+        self.node.connections[i].peer_devices[d].verify_from = 0;
         let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
         let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
         if v.found > 0 && !v.repair {
             // In 9's dialect a connect forgets what is marked where nobody has written since (`reconnected`, 5.8).
-            text.push_str(match self.connections[i].version() {
+            text.push_str(match self.node.connections[i].version() {
                 KEEPS_BITMAP.. => "; `invalidate --reset-bitmap=no` on the node with the worse copy replaces them",
                 118.. => "; `invalidate` on the node with the worse copy replaces all of it",
                 _ => "; `disconnect` and `connect` copy them from the better side",
@@ -356,15 +358,15 @@ impl Resource {
         }
         self.note(severity, Some(d), Some(i), "verify-done", text);
         self.took_place(Set::Replication(i, d, Replication::Established));
-        let version = self.connections[i].version();
+        let version = self.node.connections[i].version();
         if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
-        if self.devices[d].bits_left(i) > 0 {
+        if self.node.devices[d].bits_left(i) > 0 {
             self.handler("out-of-sync", Some(d), Some(i));
         }
-        let now = self.now;
-        let repair = &mut self.connections[i].peer_devices[d].repair;
+        let now = self.node.now;
+        let repair = &mut self.node.connections[i].peer_devices[d].repair;
         if v.found > 0 {
             repair.found_differences();
         }
@@ -384,6 +386,19 @@ impl Resource {
         }
     }
 
+    /// Verify stopped before its end: the next one goes on there.
+    pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
+        let pd = &mut self.node.connections[i].peer_devices[d];
+        let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
+        let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
+        let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
+        pd.verify_from = from;
+        let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
+        self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
+    }
+}
+
+impl Node {
     /// The next run of marked blocks, at most as long as one packet may say.
     fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
         let (b, slot) = self.devices[d].bitmap(i)?;
@@ -394,17 +409,6 @@ impl Resource {
         let size = self.devices[d].size;
         let range = SectorRange { start: Sector(start * 8), end: Sector(end * 8).min(size) };
         (range.start < range.end).then_some(range)
-    }
-
-    /// Verify stopped before its end: the next one goes on there.
-    pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
-        let pd = &mut self.connections[i].peer_devices[d];
-        let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
-        let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
-        let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
-        pd.verify_from = from;
-        let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
-        self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
     }
 }
 

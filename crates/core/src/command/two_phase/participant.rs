@@ -9,6 +9,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::view::{Kind, Refusal};
+use crate::node::Node;
 use units::{NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
 
@@ -55,12 +56,12 @@ impl Resource {
                 return false;
             }
             Some(Transaction::TwoPhase(two))
-                if two.is_ours() && head.initiator < self.cfg.node && !self.called_off.contains(&head) =>
+                if two.is_ours() && head.initiator < self.node.cfg.node && !self.called_off.contains(&head) =>
             {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
             _ => {
-                let reachable = self.neighbours9().with(self.cfg.node);
+                let reachable = self.neighbours9().with(self.node.cfg.node);
                 let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
                 self.send(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
                 return false;
@@ -70,7 +71,7 @@ impl Resource {
     }
 
     fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
-        let (head, own) = (prepare.transaction, self.cfg.node);
+        let (head, own) = (prepare.transaction, self.node.cfg.node);
         let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
         let meets = prepare.change.conn == Some(ConnState::WFReportParams) && concerned;
         if meets && self.refuse_beside_other(i) {
@@ -84,7 +85,7 @@ impl Resource {
             Some(ConnState::Disconnecting) => masks.reachable.remove(head.initiator),
             _ => {}
         }
-        if self.state.is_primary() {
+        if self.node.state.is_primary() {
             masks.primary.insert(own);
             masks.weak = self.weak_beside(masks.reachable);
         }
@@ -121,7 +122,7 @@ impl Resource {
         let reach = head.nodes_to_reach.nodes();
         let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
         let children = children.without(NodeMask::of(i));
-        let nodes_to_reach = head.nodes_to_reach.without(children.with(self.cfg.node));
+        let nodes_to_reach = head.nodes_to_reach.without(children.with(self.node.cfg.node));
         let two = TwoPhase {
             head: wire::Transaction { nodes_to_reach, ..head },
             volume,
@@ -131,7 +132,7 @@ impl Resource {
             waits_for: children,
             answer,
             masks,
-            until: self.now + PATIENCE,
+            until: self.node.now + PATIENCE,
         };
         let request = two.request();
         self.transaction.begin(Transaction::TwoPhase(Box::new(two)));
@@ -144,6 +145,117 @@ impl Resource {
         self.transaction_went_on();
     }
 
+    pub(super) fn answer_transaction(&mut self, answer: Answer) {
+        let Some(two) = self.transaction.two_phase_mut() else { return };
+        let (volume, packet) = (two.volume, two.answer_with(&two.head, answer));
+        let Part::Participant { parents, answered, .. } = &mut two.part else { return };
+        *answered = Some(answer);
+        for i in *parents {
+            self.send(i, Socket::Control, volume, packet.clone());
+        }
+    }
+
+    /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
+    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+        let head = decision.transaction;
+        let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
+        if !self.transaction.two_phase().is_some_and(ours) {
+            if !commit {
+                self.called_off.note(&head);
+            }
+            return;
+        }
+        // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
+        let asked =
+            |two: &TwoPhase| matches!(&two.part, Part::Participant { parents, .. } if parents.contains(head.initiator));
+        if !commit && i != head.initiator && self.transaction.two_phase().is_some_and(asked) {
+            return;
+        }
+        let Some(two) = self.transaction.take_two_phase() else { return };
+        if let (Matter::Size(size), true) = (&two.matter, commit) {
+            // What follows for a third node must find it told.
+            self.forward(i, volume, decision, commit);
+            return self.size_decided(two.volume, size, &two, decision);
+        }
+        if commit {
+            self.carry_out_theirs(i, &two);
+            self.end_links();
+            let affected = head.initiator == i && head.target.is_none_or(|target| target == self.node.cfg.node);
+            if affected && !two.is_empty() || !head.primary_incapable {
+                self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
+                self.outdates_itself(&two, decision.primary_nodes.nodes());
+            }
+        } else {
+            self.called_off.note(&head);
+            two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+        }
+        self.forward(i, volume, decision, commit);
+    }
+
+    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now
+    /// (3.2.6).
+    fn outdates_itself(&mut self, two: &TwoPhase, primaries: NodeMask) {
+        let initiator = two.head.initiator;
+        let told = two.is_empty() && two.volume == VolumeNr::NONE && self.node.state.is_primary();
+        let away = self.node.connections.members().contains(initiator) && !self.node.state.is_connected(initiator);
+        if told && away && primaries.contains(self.node.cfg.node) {
+            let unknown = |d: &VolumeNr| self.node.state.peer_disk(initiator, *d) == DiskState::DUnknown;
+            let volumes = self.node.devices.ids().filter(unknown);
+            self.took_place(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
+        }
+    }
+
+    /// Tells the others that are to be reached, not who has told this node.
+    fn forward(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+        let head = decision.transaction;
+        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
+        let mut forwarded = *decision;
+        forwarded.transaction.nodes_to_reach = head.nodes_to_reach.without(left.with(self.node.cfg.node));
+        let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
+        for node in left {
+            self.send(node, Socket::Data, volume, packet(Box::new(forwarded)));
+        }
+    }
+
+    /// Nobody is left who could tell what becomes of it: those that this node has asked are told that it is off.
+    pub(super) fn abandon_theirs(&mut self) {
+        let Some(two) = self.transaction.take_two_phase() else { return };
+        two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+        let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask::ALL, ..two.head });
+        for i in self.neighbours9() {
+            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+        }
+    }
+
+    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
+        if let Some(i) = two.connects {
+            return self.carry_out_attempt(i);
+        }
+        let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
+        if self.make(two.change(), kind).is_err() {
+            self.took_place(two.change());
+        }
+        if two.is_disconnect() && two.head.target == Some(self.node.cfg.node) {
+            self.peer_has_parted(i);
+        }
+    }
+
+    /// The peer wants to disconnect, and nothing else, and this node has said yes.
+    pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
+        let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.node.cfg.node);
+        let Some(two) = self.transaction.two_phase().filter(|two| asked(two)) else { return false };
+        let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
+        let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
+        alone && two.answer == Answer::Yes && parents.contains(i)
+    }
+
+    pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
+        let text = "the peer disconnected".to_owned();
+        self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+    }
+}
+
+impl Node {
     /// Is a node to be Primary, while another one brings this one up to date, or this one differs from its peers?
     fn must_be_brought_up_first(&self, initiator: NodeId, asked: &StateChange) -> bool {
         let rises = asked.role == Some(Role::Primary) && asked.conn.is_none();
@@ -198,114 +310,5 @@ impl Resource {
         let d = self.devices.ids().find(|d| *d == volume)?;
         let may = self.state.replicates(i, d) && self.may_copy(i, own);
         may.then(|| Set::Replication(i, d, own).into())
-    }
-
-    pub(super) fn answer_transaction(&mut self, answer: Answer) {
-        let Some(two) = self.transaction.two_phase_mut() else { return };
-        let (volume, packet) = (two.volume, two.answer_with(&two.head, answer));
-        let Part::Participant { parents, answered, .. } = &mut two.part else { return };
-        *answered = Some(answer);
-        for i in *parents {
-            self.send(i, Socket::Control, volume, packet.clone());
-        }
-    }
-
-    /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
-    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
-        let head = decision.transaction;
-        let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
-        if !self.transaction.two_phase().is_some_and(ours) {
-            if !commit {
-                self.called_off.note(&head);
-            }
-            return;
-        }
-        // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
-        let asked =
-            |two: &TwoPhase| matches!(&two.part, Part::Participant { parents, .. } if parents.contains(head.initiator));
-        if !commit && i != head.initiator && self.transaction.two_phase().is_some_and(asked) {
-            return;
-        }
-        let Some(two) = self.transaction.take_two_phase() else { return };
-        if let (Matter::Size(size), true) = (&two.matter, commit) {
-            // What follows for a third node must find it told.
-            self.forward(i, volume, decision, commit);
-            return self.size_decided(two.volume, size, &two, decision);
-        }
-        if commit {
-            self.carry_out_theirs(i, &two);
-            self.end_links();
-            let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
-            if affected && !two.is_empty() || !head.primary_incapable {
-                self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
-                self.outdates_itself(&two, decision.primary_nodes.nodes());
-            }
-        } else {
-            self.called_off.note(&head);
-            two.connects.into_iter().for_each(|i| self.forget_attempt(i));
-        }
-        self.forward(i, volume, decision, commit);
-    }
-
-    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now
-    /// (3.2.6).
-    fn outdates_itself(&mut self, two: &TwoPhase, primaries: NodeMask) {
-        let initiator = two.head.initiator;
-        let told = two.is_empty() && two.volume == VolumeNr::NONE && self.state.is_primary();
-        let away = self.connections.members().contains(initiator) && !self.state.is_connected(initiator);
-        if told && away && primaries.contains(self.cfg.node) {
-            let unknown = |d: &VolumeNr| self.state.peer_disk(initiator, *d) == DiskState::DUnknown;
-            let volumes = self.devices.ids().filter(unknown);
-            self.took_place(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
-        }
-    }
-
-    /// Tells the others that are to be reached, not who has told this node.
-    fn forward(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
-        let head = decision.transaction;
-        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
-        let mut forwarded = *decision;
-        forwarded.transaction.nodes_to_reach = head.nodes_to_reach.without(left.with(self.cfg.node));
-        let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
-        for node in left {
-            self.send(node, Socket::Data, volume, packet(Box::new(forwarded)));
-        }
-    }
-
-    /// Nobody is left who could tell what becomes of it: those that this node has asked are told that it is off.
-    pub(super) fn abandon_theirs(&mut self) {
-        let Some(two) = self.transaction.take_two_phase() else { return };
-        two.connects.into_iter().for_each(|i| self.forget_attempt(i));
-        let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask::ALL, ..two.head });
-        for i in self.neighbours9() {
-            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
-        }
-    }
-
-    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
-        if let Some(i) = two.connects {
-            return self.carry_out_attempt(i);
-        }
-        let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
-        if self.make(two.change(), kind).is_err() {
-            self.took_place(two.change());
-        }
-        if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
-            self.peer_has_parted(i);
-        }
-    }
-
-    /// The peer wants to disconnect, and nothing else, and this node has said yes.
-    pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
-        let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
-        let Some(two) = self.transaction.two_phase().filter(|two| asked(two)) else { return false };
-        let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
-        let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
-        alone && two.answer == Answer::Yes && parents.contains(i)
-    }
-
-    pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
-        let text = "the peer disconnected".to_owned();
-        self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
     }
 }

@@ -6,16 +6,12 @@ use crate::command::two_phase::new_size::{Asked, BOUNDLESS, NewSize};
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, TwoPhase};
 use crate::decide::state::Replication;
 use crate::decide::{Reason, Role};
+use crate::node::Node;
 use meta::PeerFlags;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Decision, DiskState, Packet, PrepareResize, ResizeFlags, Socket, WireMask};
 
 impl Resource {
-    fn new_size(&self, d: VolumeNr, user: Sector, flags: ResizeFlags) -> NewSize {
-        let own = if self.usable(d) { self.devices[d].capacity() } else { BOUNDLESS };
-        NewSize { user, flags, own, smallest: None, before: self.devices[d].size }
-    }
-
     // -- the initiator -----------------------------------------------------------------------------------------------
 
     /// Asks all. `Some`: that is done, as nobody has to be asked. `None`: the answer will come, unless another
@@ -33,7 +29,7 @@ impl Resource {
             return None;
         }
         let agreed = self.size_agreed(d, &asked);
-        let by = Asked::by(self.cfg.node);
+        let by = Asked::by(self.node.cfg.node);
         Some(agreed.map(|size| self.give_size(d, &asked, size, NodeMask::default(), by)))
     }
 
@@ -46,22 +42,14 @@ impl Resource {
 
     /// Nodes that have, or had, a disk and have not said what it has room for.
     pub(in crate::command) fn away_with_disk(&self, d: VolumeNr, asked: &NewSize) -> NodeMask {
-        let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
+        let Some(b) = &self.node.devices[d].backing else { return NodeMask::default() };
         let seen = |node: &NodeId| b.md.peers[node.index()].flags.contains(PeerFlags::DEVICE_SEEN);
         let all = NodeId::all();
         let reached = match self.transaction.two_phase() {
             Some(two) if asked.smallest.is_some() => two.masks.reachable,
             _ => NodeMask::default(),
         };
-        all.filter(|node| *node != self.cfg.node).filter(seen).collect::<NodeMask>().without(reached)
-    }
-
-    /// What this node says of itself.
-    pub(super) fn masks_of_size(&self, d: VolumeNr) -> Masks {
-        let reachable = self.neighbours9().with(self.cfg.node);
-        let diskful = self.state.is_primary() && self.usable(d);
-        let primary = if diskful { NodeMask::of(self.cfg.node) } else { NodeMask::default() };
-        Masks { reachable, primary, ..Masks::default() }
+        all.filter(|node| *node != self.node.cfg.node).filter(seen).collect::<NodeMask>().without(reached)
     }
 
     /// All have said what they have room for.
@@ -72,7 +60,7 @@ impl Resource {
         let asked = asked.clone();
         let agreed = if self.usable(d) { self.size_agreed(d, &asked) } else { Err(failure(138, "the disk is gone")) };
         let size = match agreed {
-            Ok(size) if size != self.devices[d].size => size,
+            Ok(size) if size != self.node.devices[d].size => size,
             other => {
                 self.call_off();
                 return self.resize_answered(id, other.map(drop));
@@ -80,13 +68,13 @@ impl Resource {
         };
         let Some(two) = self.transaction.take_two_phase() else { return };
         let all = self.neighbours9();
-        let nodes_to_reach = WireMask::all_but(all.with(self.cfg.node));
+        let nodes_to_reach = WireMask::all_but(all.with(self.node.cfg.node));
         let head = wire::Transaction { nodes_to_reach, ..two.head };
         let decision = Decision::of_resize(head, two.masks.primary.into(), size);
         for i in all {
             self.send(i, Socket::Data, d, Packet::TwopcCommit(Box::new(decision)));
         }
-        self.give_size(d, &asked, size, two.masks.primary, Asked::by(self.cfg.node));
+        self.give_size(d, &asked, size, two.masks.primary, Asked::by(self.node.cfg.node));
         self.resize_answered(id, Ok(()));
     }
 
@@ -98,16 +86,17 @@ impl Resource {
         if !self.can_take_part(i, d, head) {
             return;
         }
-        if !self.devices.contains(d) {
+        if !self.node.devices.contains(d) {
             return self.refuse_size(i, d, prepare, "there is no such volume here");
         }
-        let shrinks = prepare.user_size.0 > 0 && prepare.user_size < self.devices[d].size;
-        if shrinks && self.devices[d].in_use() {
+        let shrinks = prepare.user_size.0 > 0 && prepare.user_size < self.node.devices[d].size;
+        if shrinks && self.node.devices[d].in_use() {
             return self.refuse_size(i, d, prepare, "the device would shrink, and is in use");
         }
         // A resync's bitmap has the size that the device had when it began.
-        let settled =
-            !self.state.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
+        let settled = !self.node.state.copies(d)
+            && self.node.state.disk(d) != DiskState::Negotiating
+            && !self.node.devices[d].is_opening();
         let answer = if settled { Answer::Yes } else { Answer::Retry };
         let matter = Matter::Size(self.new_size(d, prepare.user_size, prepare.flags));
         let masks = self.masks_of_size(d);
@@ -116,12 +105,12 @@ impl Resource {
 
     fn refuse_size(&mut self, i: NodeId, volume: VolumeNr, prepare: &PrepareResize, why: &str) {
         let text = format!("a peer asks for another size: {why}");
-        let about = Some(volume).filter(|d| self.devices.contains(*d));
+        let about = Some(volume).filter(|d| self.node.devices.contains(*d));
         self.note(crate::Severity::Warning, about, Some(i), "resize-refused", text);
         let nowhere = Sector(0);
         let asked =
             NewSize { user: prepare.user_size, flags: prepare.flags, own: nowhere, smallest: None, before: nowhere };
-        let masks = Masks { reachable: self.neighbours9().with(self.cfg.node), ..Masks::default() };
+        let masks = Masks { reachable: self.neighbours9().with(self.node.cfg.node), ..Masks::default() };
         self.take_part(i, prepare.transaction, (volume, Matter::Size(asked)), (Answer::No, masks), None);
     }
 
@@ -133,7 +122,7 @@ impl Resource {
             return;
         };
         let (initiator, parents, children) = (two.head.initiator, *parents, children.without(*parents));
-        if self.devices[d].size == size && asked.before != size {
+        if self.node.devices[d].size == size && asked.before != size {
             // A Primary has said so before.
             return;
         }
@@ -151,14 +140,14 @@ impl Resource {
         else {
             return false;
         };
-        let primary = self.state.peers[i].role() == Role::Primary;
-        if !primary || theirs == self.devices[d].size {
+        let primary = self.node.state.peers[i].role() == Role::Primary;
+        if !primary || theirs == self.node.devices[d].size {
             return false;
         }
         let (asked, parents, children) = (asked.clone(), *parents, children.without(*parents));
         let by = Asked { initiator: two.head.initiator, parents, children };
         // What a Primary without a disk has grown by is copied as if there were none.
-        let has_disk = self.state.peer_disk(i, d) >= DiskState::Inconsistent;
+        let has_disk = self.node.state.peer_disk(i, d) >= DiskState::Inconsistent;
         let primaries = if has_disk { NodeMask::of(i) } else { NodeMask::default() };
         self.give_size(d, &asked, theirs, primaries, by);
         true
@@ -169,15 +158,15 @@ impl Resource {
     /// The device gets the size that was agreed on; what has grown is copied from a Primary, or from where the request
     /// came from.
     fn give_size(&mut self, d: VolumeNr, asked: &NewSize, size: Sector, primaries: NodeMask, by: Asked) {
-        let before = self.devices[d].size;
-        if size > self.devices[d].capacity() && self.usable(d) {
+        let before = self.node.devices[d].size;
+        if size > self.node.devices[d].capacity() && self.usable(d) {
             let text = format!("a size of {} KiB was agreed on, for which there is no room here", size.0 / 2);
             return self.leave_for_size(d, Reason::OwnDiskTooSmall, &text);
         }
-        if size < before && self.devices[d].in_use() {
+        if size < before && self.node.devices[d].in_use() {
             return self.leave_for_size(d, Reason::PrimaryWouldShrink, "the device is in use, and would have shrunk");
         }
-        if let Some(cfg) = &mut self.devices[d].cfg {
+        if let Some(cfg) = &mut self.node.devices[d].cfg {
             cfg.size = Some(asked.user.to_bytes()).filter(|size| size.0 > 0);
         }
         let differs = size > before && before.0 > 0 && !asked.flags.assume_clean;
@@ -185,7 +174,7 @@ impl Resource {
         if size == before {
             return;
         }
-        if self.state.is_primary() && by.initiator != self.cfg.node {
+        if self.node.state.is_primary() && by.initiator != self.node.cfg.node {
             // Who gets the decision from another node must know before it gets what is written there.
             self.neighbours9().without(by.parents).into_iter().for_each(|i| self.send_sizes(i, d));
         }
@@ -202,10 +191,10 @@ impl Resource {
     }
 
     fn copy_grown_area(&mut self, d: VolumeNr, grown: SectorRange, primaries: NodeMask, by: Asked) {
-        let own = self.cfg.node;
+        let own = self.node.cfg.node;
         let mut begun = false;
         for i in self.neighbours9() {
-            let at_rest = self.state.replication(i, d) == Replication::Established;
+            let at_rest = self.node.state.replication(i, d) == Replication::Established;
             let source = match (primaries.contains(own), primaries.contains(i)) {
                 (true, true) => Some(own < i),
                 (true, false) => Some(true),
@@ -218,7 +207,7 @@ impl Resource {
             self.settle();
             begun |= source;
         }
-        if begun && self.state.is_primary() {
+        if begun && self.node.state.is_primary() {
             self.begin_among_peers9(d);
         }
     }
@@ -226,7 +215,7 @@ impl Resource {
     /// Nobody is Primary: the initiator is the source of those that it has asked itself. They are that of those behind
     /// them when they have it: they alone have marked it then, and connect anew.
     fn copies_among_secondaries(&mut self, i: NodeId, d: VolumeNr, grown: SectorRange, by: Asked) -> Option<bool> {
-        if by.initiator == self.cfg.node {
+        if by.initiator == self.node.cfg.node {
             return Some(true);
         }
         if by.parents.contains(i) {
@@ -235,14 +224,14 @@ impl Resource {
             }
             self.clear_out_of_sync(i, d, grown);
         } else if by.children.contains(i) {
-            self.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
+            self.node.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         }
         None
     }
 
     /// What has grown is copied, without comparing bitmaps: both know what that is. Of a bad copy nothing is.
     pub(crate) fn begin_grown_area9(&mut self, i: NodeId, d: VolumeNr, source: bool) {
-        let (own, peer) = (self.state.disk(d), self.state.peer_disk(i, d));
+        let (own, peer) = (self.node.state.disk(d), self.node.state.peer_disk(i, d));
         let (from, to) = if source { (own, peer) } else { (peer, own) };
         let bad = |disk| disk < DiskState::Outdated || disk == DiskState::DUnknown;
         if bad(from) || to < DiskState::Inconsistent || to == DiskState::DUnknown {
@@ -259,12 +248,27 @@ impl Resource {
 
     /// Two good copies that replicate have the same generation: what the peer said of its own may be of a time before.
     fn peer_has_this_generation9(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(b) = &self.devices[d].backing else { return };
+        let Some(b) = &self.node.devices[d].backing else { return };
         let (current, history) = (b.md.current, b.md.history.to_vec());
-        let pd = &mut self.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[i].peer_devices[d];
         if let Some(told) = pd.uuids110.as_mut().filter(|told| !told.current.same(current)) {
             (told.current, told.history) = (current, history);
         }
         pd.uuids.iter_mut().for_each(|told| told.current = current);
+    }
+}
+
+impl Node {
+    fn new_size(&self, d: VolumeNr, user: Sector, flags: ResizeFlags) -> NewSize {
+        let own = if self.usable(d) { self.devices[d].capacity() } else { BOUNDLESS };
+        NewSize { user, flags, own, smallest: None, before: self.devices[d].size }
+    }
+
+    /// What this node says of itself.
+    pub(super) fn masks_of_size(&self, d: VolumeNr) -> Masks {
+        let reachable = self.neighbours9().with(self.cfg.node);
+        let diskful = self.state.is_primary() && self.usable(d);
+        let primary = if diskful { NodeMask::of(self.cfg.node) } else { NodeMask::default() };
+        Masks { reachable, primary, ..Masks::default() }
     }
 }
