@@ -8,6 +8,7 @@ use crate::Resource;
 use crate::al::queue::{AlJob, InFlight};
 use crate::api::{DiskError, MetaOp};
 use crate::device::Device;
+use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use crate::repetition::place::Repetition;
@@ -32,7 +33,7 @@ impl Resource {
                 self.submit_write(write);
             }
             // Only who must wait is worth an allocation.
-            Some(waits) => self.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
+            Some(waits) => self.node.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
         }
     }
 
@@ -45,7 +46,7 @@ impl Resource {
         match self.acquire_al(d, job.range()) {
             None => self.al_granted(job, false),
             Some(Acquire::Active) => self.al_granted(job, true),
-            Some(waits) => self.wait_for_al(d, waits, job),
+            Some(waits) => self.node.wait_for_al(d, waits, job),
         }
     }
 
@@ -62,15 +63,6 @@ impl Resource {
         Some(backing.al.acquire(extents))
     }
 
-    fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
-        let queue = &mut self.node.devices[d].al_queue;
-        match how {
-            Acquire::Active => unreachable!("it need not wait"),
-            Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
-            Acquire::Busy(_) => queue.refused.push_back(job),
-        }
-    }
-
     fn al_granted(&mut self, job: AlJob, held: bool) {
         match job {
             AlJob::Local(mut write) => {
@@ -78,14 +70,6 @@ impl Resource {
                 self.submit_write(*write);
             }
             AlJob::Peer(key, _) => self.peer_write_granted(key, held),
-        }
-    }
-
-    pub(crate) fn release_al(&mut self, d: VolumeNr, range: SectorRange) {
-        let Some(backing) = &mut self.node.devices[d].backing else { return };
-        let extents = ExtentRange::of(range).expect("it was acquired");
-        if backing.al.release(extents) {
-            self.node.devices[d].recheck_al = true;
         }
     }
 
@@ -197,7 +181,26 @@ impl Resource {
         }
         self.peer_writes.values_mut().filter(|w| w.device == d).for_each(PeerWrite::forget_al);
         self.node.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
-        self.unsettled_forget_log(d);
+        self.node.unsettled_forget_log(d);
+    }
+}
+
+impl Node {
+    fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
+        let queue = &mut self.devices[d].al_queue;
+        match how {
+            Acquire::Active => unreachable!("it need not wait"),
+            Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
+            Acquire::Busy(_) => queue.refused.push_back(job),
+        }
+    }
+
+    pub(crate) fn release_al(&mut self, d: VolumeNr, range: SectorRange) {
+        let Some(backing) = &mut self.devices[d].backing else { return };
+        let extents = ExtentRange::of(range).expect("it was acquired");
+        if backing.al.release(extents) {
+            self.devices[d].recheck_al = true;
+        }
     }
 }
 

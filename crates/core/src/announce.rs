@@ -116,7 +116,7 @@ impl Resource {
         let now = (size, access, can && trim);
         if dev.announced != Some(now) {
             dev.announced = Some(now);
-            self.emit(Effect::Device { volume: d, size, access, discard: now.2 });
+            self.out.emit(Effect::Device { volume: d, size, access, discard: now.2 });
         }
     }
 }

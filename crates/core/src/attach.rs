@@ -38,7 +38,7 @@ impl Resource {
         dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
         dev.disks_seen += 1;
         self.store_disk(d, DiskState::Attaching);
-        self.emit(Effect::OpenDisk { volume: d });
+        self.out.emit(Effect::OpenDisk { volume: d });
     }
 
     pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
@@ -54,15 +54,15 @@ impl Resource {
         dev.recheck = true;
         let detaching = std::mem::take(&mut dev.detach_commands);
         if attaching.opened.is_some() {
-            self.emit(Effect::CloseDisk { volume: d });
+            self.out.emit(Effect::CloseDisk { volume: d });
         }
         self.abort_local_io(d);
         self.abandon_al(d);
         for command in detaching {
             self.end(Some(command), Ok(()));
         }
-        self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
-        self.status_changed = true;
+        self.out.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
+        self.out.status_changed = true;
         if self.node.state.replicates_anywhere(d) {
             // The handshake, or a later word, may have said that it is being attached.
             self.tell_state(d);
@@ -204,7 +204,7 @@ impl Resource {
         }
         if applied > 0 {
             let text = format!("the activity log marked {} KiB more as different", applied * 4);
-            self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
+            self.out.note(Severity::Info, Some(d), None, "activity-log-applied", text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
@@ -233,7 +233,7 @@ impl Resource {
             full_sync,
         });
         let text = format!("disk is {}: {}", attach.disk, attach.reason);
-        self.note(Severity::Info, Some(d), None, attach.reason.name(), text);
+        self.out.note(Severity::Info, Some(d), None, attach.reason.name(), text);
         self.settle_metadata(d, attach.activity_log != AlAction::Keep);
     }
 
@@ -243,7 +243,7 @@ impl Resource {
             match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
                 Ok(replayed) if !replayed.gap => {
                     if let Some(complaint) = replayed.complaint() {
-                        self.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
+                        self.out.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
                     }
                     return Some(replayed.hot);
                 }
@@ -251,7 +251,7 @@ impl Resource {
                 Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
                 Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e})")),
             };
-        self.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
+        self.out.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
         None
     }
 
@@ -409,7 +409,7 @@ impl Resource {
         self.node.devices[d].first_write_settled();
         let commands = std::mem::take(&mut self.node.devices[d].detach_commands);
         self.resync_disk_closed(d);
-        self.emit(Effect::CloseDisk { volume: d });
+        self.out.emit(Effect::CloseDisk { volume: d });
         self.abandon_al(d);
         self.finish_held();
         self.node.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
@@ -421,19 +421,9 @@ impl Resource {
             self.node.devices[d].exposed = units::Generation::NONE;
             self.node.devices[d].outrun = false;
         }
-        self.expose_peers_generation(d);
+        self.node.expose_peers_generation(d);
         for command in commands {
             self.end(Some(command), Ok(()));
-        }
-    }
-
-    /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
-    fn expose_peers_generation(&mut self, d: VolumeNr) {
-        let good = self.node.state.good_peers(d).find(|i| self.node.state.replicates(*i, d));
-        if let Some(uuids) = good.and_then(|i| self.node.connections[i].peer_devices[d].uuids.as_ref())
-            && self.node.state.is_primary()
-        {
-            self.node.devices[d].exposed = uuids.current;
         }
     }
 
@@ -520,7 +510,7 @@ impl Resource {
         let policy = self.node.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
         let peer_good = self.node.state.good_peers(d).any(|i| self.node.state.replicates(i, d));
         let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(d), peer_good);
-        self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
+        self.out.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
         if let Some(disk) = disk.filter(|_| self.node.devices[d].backing.is_some()) {
             self.took_place(Set::Disk(d, disk));
             if disk == DiskState::Inconsistent {
@@ -571,6 +561,18 @@ impl Resource {
             if self.node.state.disk(d) == DiskState::Failed {
                 self.abort_local_io(d);
             }
+        }
+    }
+}
+
+impl Node {
+    /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
+    fn expose_peers_generation(&mut self, d: VolumeNr) {
+        let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
+        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].uuids.as_ref())
+            && self.state.is_primary()
+        {
+            self.devices[d].exposed = uuids.current;
         }
     }
 }

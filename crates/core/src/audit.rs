@@ -23,7 +23,7 @@ impl Resource {
             return;
         }
         assert!(self.to_settle.is_empty(), "a change is not finished");
-        assert!(self.endings.is_empty(), "a link that must end has not ended");
+        assert!(self.out.endings.is_empty(), "a link that must end has not ended");
         for (i, c) in self.node.connections.iter() {
             self.audit_connection(i, c);
             for d in self.node.devices.ids() {

@@ -8,6 +8,7 @@ use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
+use crate::node::Node;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
@@ -38,7 +39,11 @@ impl Resource {
     pub(crate) fn bitmap_received(&mut self, i: NodeId, d: VolumeNr, packet: &Packet) {
         let Some(dialect) = self.node.connections[i].dialect() else { return };
         let Some(slot) = self.node.devices[d].slot(i) else {
-            return self.protocol_error(i, "bitmap-without-disk", "a bitmap for a volume without a disk".to_owned());
+            return self.out.protocol_error(
+                i,
+                "bitmap-without-disk",
+                "a bitmap for a volume without a disk".to_owned(),
+            );
         };
         let dev = &mut self.node.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
@@ -59,7 +64,7 @@ impl Resource {
             _ => unreachable!("only bitmap packets come here"),
         };
         match end {
-            Err(violation) => self.protocol_error(i, "bad-bitmap", violation.to_string()),
+            Err(violation) => self.out.protocol_error(i, "bad-bitmap", violation.to_string()),
             Ok(false) => self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
             Ok(true) => self.bitmap_complete(i, d),
         }
@@ -81,7 +86,7 @@ impl Resource {
                     // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
                     self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
                 }
-                return self.note(
+                return self.out.note(
                     Severity::Info,
                     Some(d),
                     Some(i),
@@ -155,7 +160,7 @@ impl Resource {
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
         if self.node.connections[i].peer_devices[d].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
-            return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
         let failed = self.bits_failed(i, d);
         if self.node.connections[i].speaks9() {
@@ -173,7 +178,7 @@ impl Resource {
                     set.current.with_primary_bit(self.node.state.is_primary())
                 };
                 self.put_uuids(i, d, &set);
-                self.peer_has_our_generations(i, d);
+                self.node.peer_has_our_generations(i, d);
             }
             change.push(Set::Disk(d, DiskState::UpToDate));
             change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
@@ -183,14 +188,6 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         self.took_place(change);
-    }
-
-    /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
-    pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.node.devices[d].uuids(i);
-        if let Some(u) = &mut self.node.connections[i].peer_devices[d].uuids {
-            (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
-        }
     }
 
     /// The target said that it is done. True if that was what its packet meant.
@@ -224,19 +221,19 @@ impl Resource {
         if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
             return true;
         }
         if peer_disk == DiskState::UpToDate {
             let mut set = self.node.devices[d].uuids(i);
             set.retire_bitmap();
             self.put_uuids(i, d, &set);
-            self.peer_has_our_generations(i, d);
+            self.node.peer_has_our_generations(i, d);
         }
         if peer_disk < DiskState::Inconsistent {
             let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
-            self.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
+            self.out.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
         } else {
             self.report_end(i, d, failed);
         }
@@ -256,7 +253,7 @@ impl Resource {
             && self.node.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
         let asked_elsewhere = self.node.connections[i].speaks9();
         if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
-            self.handler(Handler::UnfencePeer.name(), None, Some(i));
+            self.out.handler(Handler::UnfencePeer.name(), None, Some(i));
         }
         true
     }
@@ -269,7 +266,17 @@ impl Resource {
         let severity = if failed == 0 { Severity::Info } else { Severity::Error };
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
-        self.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
+        self.out.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
+    }
+}
+
+impl Node {
+    /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
+    pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
+        let set = self.devices[d].uuids(i);
+        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+            (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ impl Resource {
     pub(crate) fn end(&mut self, id: Option<u64>, result: Result<(), CommandError>) {
         let attended = id.filter(|id| !disks::is_unattended(*id));
         if let Some(id) = attended.filter(|id| self.promoted_again(*id, &result)) {
-            self.emit(Effect::CommandDone { id, result });
+            self.out.emit(Effect::CommandDone { id, result });
         }
     }
 
@@ -111,7 +111,7 @@ impl Resource {
     /// A command has begun. It is looked at for the first time when what it came from is over.
     fn wait_for(&mut self, id: u64, what: Waiting) {
         self.begun.push(Pending::new(id, what));
-        self.chores.mark();
+        self.out.chores.mark();
     }
 
     /// Looks at every waiting command again.
@@ -324,7 +324,7 @@ impl Resource {
             return Progress::Waits(Waiting::Down { force, leave });
         }
         if !std::mem::replace(&mut self.stopped, true) {
-            self.emit(Effect::Stopped);
+            self.out.emit(Effect::Stopped);
         }
         Progress::Ended(Ok(()))
     }
@@ -346,7 +346,7 @@ impl Resource {
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))
             }
             Some(_) => {
-                self.part(i);
+                self.out.part(i);
                 Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } })
             }
             None => {
@@ -374,8 +374,8 @@ impl Resource {
             }
             Progress::Ended(Err(e)) => {
                 let text = format!("going down although that was refused: {}", e.text);
-                self.note(Severity::Warning, None, Some(i), "left-by-force", text);
-                self.part(i);
+                self.out.note(Severity::Warning, None, Some(i), "left-by-force", text);
+                self.out.part(i);
                 return Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } });
             }
             Progress::Waits(Waiting::Parting { peer, .. }) => {
@@ -407,7 +407,7 @@ impl Resource {
             }
         }
         self.reconfigure_resyncs();
-        self.status_changed = true;
+        self.out.status_changed = true;
     }
 
     // -- verify -------------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ impl Resource {
         let Some(i) = with.or_else(|| self.partner(d)) else {
             return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
         };
-        self.wish_verify(i, d, wish)?;
+        self.node.wish_verify(i, d, wish)?;
         self.wait_for(id, Waiting::Verify { peer: i, volume: d, sent: false });
         Ok(())
     }
@@ -446,7 +446,7 @@ impl Resource {
             }
             _ if status != 0 => {
                 let text = format!("handler {} ended with {status}", call.event);
-                self.note(Severity::Warning, None, i, "handler-failed", text);
+                self.out.note(Severity::Warning, None, i, "handler-failed", text);
             }
             _ => {}
         }

@@ -39,10 +39,10 @@ impl Resource {
         let text = format!("congestion: {} KiB in flight, {hot} activity-log extents in use", pd.sectors_in_flight / 2);
         match c.cfg.on_congestion {
             OnCongestion::PullAhead => {
-                self.note(Severity::Warning, Some(d), Some(i), "pull-ahead", format!("{text}: running ahead"));
+                self.out.note(Severity::Warning, Some(d), Some(i), "pull-ahead", format!("{text}: running ahead"));
                 self.run_ahead(i, d);
             }
-            OnCongestion::Disconnect => self.give_up(i, "congestion", text),
+            OnCongestion::Disconnect => self.out.give_up(i, "congestion", text),
             OnCongestion::Block => {}
         }
     }
@@ -59,7 +59,7 @@ impl Resource {
             self.settle_answers(i, d);
         }
         self.node.connections[i].peer_devices[d].caught_up = None;
-        self.note_drained(i, d);
+        self.node.note_drained(i, d);
     }
 
     /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for
@@ -71,16 +71,6 @@ impl Resource {
         let common = self.node.devices[d].uuids(i).bitmap.is_none() && self.node.state.is_primary();
         if ahead && common {
             self.new_generation_beside_target(i, d);
-        }
-    }
-
-    /// Something was confirmed: does the peer have everything that was sent?
-    pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
-        let now = self.node.now;
-        let ahead = self.node.state.replication(i, d) == Replication::Ahead;
-        let pd = &mut self.node.connections[i].peer_devices[d];
-        if ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
-            pd.caught_up = Some(now);
         }
     }
 
@@ -97,6 +87,18 @@ impl Resource {
             self.send_marks(i, d);
             self.begin_as_source(i, d);
             self.settle();
+        }
+    }
+}
+
+impl Node {
+    /// Something was confirmed: does the peer have everything that was sent?
+    pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
+        let now = self.now;
+        let ahead = self.state.replication(i, d) == Replication::Ahead;
+        let pd = &mut self.connections[i].peer_devices[d];
+        if ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
+            pd.caught_up = Some(now);
         }
     }
 }

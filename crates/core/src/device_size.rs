@@ -19,7 +19,7 @@ impl Resource {
         if self.node.connections[i].speaks9() {
             return self.refuse_sizes9(i, reason);
         }
-        self.give_up(i, reason.name(), reason.to_string());
+        self.out.give_up(i, reason.name(), reason.to_string());
     }
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
@@ -107,21 +107,15 @@ impl Resource {
         if stored.0 > 0 && stored != size && self.sizes_by_9() {
             // What is written to a new area must be known to lie there after a crash.
             self.generation_changed(d);
-            self.peers_can_hold(d, size);
+            self.node.peers_can_hold(d, size);
         } else {
             self.md_changed(d);
         }
-        self.status_changed = true;
+        self.out.status_changed = true;
         if old != size {
             let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
-            self.note(Severity::Info, Some(d), None, "size-changed", text);
+            self.out.note(Severity::Info, Some(d), None, "size-changed", text);
         }
-    }
-
-    /// Connected peers have a size that was agreed on: what they told before was less than they have by now.
-    fn peers_can_hold(&mut self, d: VolumeNr, size: Sector) {
-        let told = self.node.connections.values_mut().filter_map(|c| c.peer_devices[d].sizes.as_mut());
-        told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
     }
 
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
@@ -136,8 +130,16 @@ impl Resource {
         }
         if let Err(refusal) = self.make(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
             let text = format!("the grown area is not synced: {}", refusal.code);
-            self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
         }
+    }
+}
+
+impl Node {
+    /// Connected peers have a size that was agreed on: what they told before was less than they have by now.
+    fn peers_can_hold(&mut self, d: VolumeNr, size: Sector) {
+        let told = self.connections.values_mut().filter_map(|c| c.peer_devices[d].sizes.as_mut());
+        told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
     }
 }
 

@@ -18,8 +18,8 @@ impl Resource {
             (Socket::Control, _) => self.control_packet(i, volume, packet),
             (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
             (Socket::Data, _) => {
-                self.release(payload);
-                self.chores.mark();
+                self.out.release(payload);
+                self.out.chores.mark();
                 self.handshake_packet(i, phase, &packet);
             }
         }
@@ -34,18 +34,18 @@ impl Resource {
             (Phase::Parameters, Packet::Protocol(theirs)) => self.protocol_received(i, theirs),
             (Phase::Challenge, Packet::Protocol(_)) => {
                 let text = "the peer does not authenticate; set cram-hmac-alg and shared-secret on both nodes";
-                self.refuse(i, "authentication-failed", text);
+                self.out.refuse(i, "authentication-failed", text);
             }
             (Phase::Parameters, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
             (_, other) => {
-                self.protocol_error(i, "out-of-phase", format!("{} in the middle of the handshake", name(other)))
+                self.out.protocol_error(i, "out-of-phase", format!("{} in the middle of the handshake", name(other)))
             }
         }
     }
 
     /// The control stream: processed at once, never behind data.
     fn control_packet(&mut self, i: NodeId, d: VolumeNr, packet: Packet) {
-        self.chores.mark_unless(is_routine(&packet));
+        self.out.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
             Packet::PingAck => return self.ping_acked(i),
@@ -58,7 +58,7 @@ impl Resource {
             _ => {}
         }
         if !self.node.devices.contains(d) {
-            return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {d}", name(&packet)));
+            return self.out.protocol_error(i, "unknown-volume", format!("{} for unknown volume {d}", name(&packet)));
         }
         let seq = match &packet {
             Packet::OvResult(result) => Some(result.seq),
@@ -79,7 +79,7 @@ impl Resource {
         };
         if unasked {
             let text = format!("{}, which the configuration rules out", name(&packet));
-            return self.protocol_error(i, "unknown-answer", text);
+            return self.out.protocol_error(i, "unknown-answer", text);
         }
         if matches!(packet, Packet::Superseded(_)) {
             hit("conflicts", || "lost: superseded".to_owned());
@@ -106,13 +106,13 @@ impl Resource {
                 let VerifyResultId { block: BlockAck { sector, size, seq, .. }, outcome } = *result;
                 self.verify_result(i, d, &VerifyResult { sector, size, seq, outcome });
             }
-            other => self.protocol_error(i, "wrong-stream", format!("{} on the control stream", name(&other))),
+            other => self.out.protocol_error(i, "wrong-stream", format!("{} on the control stream", name(&other))),
         }
     }
 
     /// The data stream, once nothing older is in the way.
     pub(crate) fn data_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        self.chores.mark_unless(is_routine(&packet));
+        self.out.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Barrier(nr) => return self.peer_barrier(i, *nr),
             Packet::UnplugRemote => return,
@@ -133,9 +133,9 @@ impl Resource {
         }
         let d = volume;
         if !self.node.devices.contains(d) {
-            self.release(payload);
+            self.out.release(payload);
             if matches!(packet, Packet::State(_)) {
-                self.speaks_in_attempt(i);
+                self.node.speaks_in_attempt(i);
             }
             let tolerated = matches!(
                 packet,
@@ -148,7 +148,7 @@ impl Resource {
                     | Packet::State(_)
             );
             if !tolerated {
-                self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
+                self.out.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
             }
             return;
         }
@@ -198,8 +198,8 @@ impl Resource {
             Packet::SyncUuid(g) => self.sync_uuid_received(i, d, g),
             Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),
             other => {
-                self.release(payload);
-                self.protocol_error(i, "wrong-stream", format!("{} on the data stream", name(&other)));
+                self.out.release(payload);
+                self.out.protocol_error(i, "wrong-stream", format!("{} on the data stream", name(&other)));
             }
         }
     }
@@ -209,7 +209,7 @@ impl Resource {
         let own = self.node.connections[i].cfg.integrity.clone().unwrap_or_default();
         if own != p.integrity_alg.as_str() {
             let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
-            self.give_up(i, "integrity-alg-differs", text);
+            self.out.give_up(i, "integrity-alg-differs", text);
         }
     }
 

@@ -49,7 +49,7 @@ impl Resource {
         let stored = |g: Generation| if b.md.version() == meta::Version::V09 { g.base() } else { g };
         (b.md.history[0], b.md.history[1]) = (stored(set.history[0]), stored(set.history[1]));
         self.generation_changed(d);
-        self.status_changed = true;
+        self.out.status_changed = true;
     }
 
     /// A new current generation: the old one becomes what the bitmap is about.
@@ -66,7 +66,7 @@ impl Resource {
             c.peer_devices[d].compared = false;
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
-        self.note(Severity::Info, Some(d), None, "new-generation", text);
+        self.out.note(Severity::Info, Some(d), None, "new-generation", text);
     }
 
     /// The sets of all nodes make the same step, from the same generation.

@@ -25,7 +25,7 @@ impl Resource {
         let now = self.node.now;
         let c = &mut self.node.connections[i];
         if self.node.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
-            return self.emit(Effect::CloseLink { peer: i });
+            return self.out.emit(Effect::CloseLink { peer: i });
         }
         c.session += 1;
         c.last_heard = now;
@@ -65,7 +65,7 @@ impl Resource {
         if self.node.connections[i].speaks9() {
             return self.leave_out_missing(i);
         }
-        self.chores.mark();
+        self.out.chores.mark();
         self.node.devices.values_mut().for_each(|dev| dev.recheck = true);
         self.settle_pending_generations();
     }
@@ -83,7 +83,7 @@ impl Resource {
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
             Err(refusal) => {
-                return self.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
+                return self.out.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
             }
         };
         let volumes = self.node.devices.len();
@@ -91,17 +91,17 @@ impl Resource {
         c.link.as_mut().expect("a packet came").spoken = spoken;
         let integrity = c.cfg.integrity.clone();
         let auth = c.cfg.cram_hmac.is_some();
-        self.emit(Effect::Dialect { peer: i, dialect, integrity });
+        self.out.emit(Effect::Dialect { peer: i, dialect, integrity });
         if volumes > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
-            return self.refuse(i, "too-many-volumes", &text);
+            return self.out.refuse(i, "too-many-volumes", &text);
         }
         if dialect.version.is_9() && !self.fits_dialect9(i, theirs) {
             return;
         }
         if self.node.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
             let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer";
-            return self.refuse(i, "no-integrity", text);
+            return self.out.refuse(i, "no-integrity", text);
         }
         if auth {
             let challenge = self.node.connections[i].link.as_ref().expect("a packet came").challenge;
@@ -117,17 +117,17 @@ impl Resource {
         let c = &self.node.connections[i];
         let Some(algorithm) = c.cfg.cram_hmac.clone() else {
             let text = "the peer wants authentication, but cram-hmac-alg is not configured here".to_owned();
-            return self.protocol_error(i, "unexpected-challenge", text);
+            return self.out.protocol_error(i, "unexpected-challenge", text);
         };
         let own = c.link.as_ref().expect("a packet came").challenge;
         let theirs = bytes.as_slice();
         if theirs.len() < 64 || theirs[..64] == own {
-            return self.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
+            return self.out.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
         }
         let (peer, message) = (i, theirs.to_vec());
         let [message, expected] = self.salted(i, [message, own.to_vec()]);
-        self.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
-        self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: expected });
+        self.out.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
+        self.out.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: expected });
     }
 
     pub(crate) fn response_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
@@ -140,7 +140,7 @@ impl Resource {
     pub(crate) fn hmac_done(&mut self, i: NodeId, token: u32, mac: Option<Vec<u8>>) {
         let Some(mac) = mac.and_then(|m| wire::AuthBytes::new(&m)) else {
             let text = "cram-hmac-alg or shared-secret cannot be used; check both in the configuration".to_owned();
-            return self.give_up(i, "no-hmac", text);
+            return self.out.give_up(i, "no-hmac", text);
         };
         match token {
             OUR_RESPONSE => {
@@ -172,7 +172,7 @@ impl Resource {
             self.send_parameters(i);
         } else {
             let text = "the peer does not know the shared secret; make shared-secret equal on both nodes";
-            self.refuse(i, "authentication-failed", text);
+            self.out.refuse(i, "authentication-failed", text);
         }
     }
 
@@ -209,7 +209,7 @@ impl Resource {
         }
         self.enter(i, Phase::Parameters);
         if let Err(refusal) = self.make(Set::Connection(i, ConnectionState::Connected), Kind::Fact) {
-            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {}", refusal.code));
+            self.out.give_up(i, "handshake-refused", format!("the handshake is not possible now: {}", refusal.code));
         }
     }
 
@@ -243,7 +243,7 @@ impl Resource {
                 self.enter(i, Phase::Running);
                 self.shake_hands9(i);
             }
-            Err(reason) => self.give_up(i, reason.name(), reason.to_string()),
+            Err(reason) => self.out.give_up(i, reason.name(), reason.to_string()),
         }
     }
 
@@ -255,7 +255,7 @@ impl Resource {
         let told = self.node.connections[i].version() >= 89;
         if handshake && told && own != p.csums_alg.as_str() {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
-            return self.give_up(i, "csums-alg-differs", text);
+            return self.out.give_up(i, "csums-alg-differs", text);
         }
         self.node.connections[i].peer_verify = p.verify_alg;
     }
@@ -276,10 +276,10 @@ impl Resource {
                 }
             }
             (UuidsVerdict::SkipInitialSync, reason) => {
-                self.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
                 self.accept_as_equal(i, d, packet);
             }
-            (UuidsVerdict::Disconnect, reason) => self.give_up(i, reason.name(), reason.to_string()),
+            (UuidsVerdict::Disconnect, reason) => self.out.give_up(i, reason.name(), reason.to_string()),
         }
     }
 
@@ -311,7 +311,7 @@ impl Resource {
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
         self.node.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
-            return self.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason.name(), reason.to_string());
         }
         if both_are_source(self.node.state.replication(i, d), their_replication) {
             return self.two_sources(i, d, theirs);
@@ -365,7 +365,7 @@ impl Resource {
         let kind = if first { Kind::Wish } else { Kind::Fact };
         if let Err(Refusal { code, .. }) = self.make(change, kind) {
             let text = format!("the peer's state is not acceptable: {code}");
-            return self.give_up(i, "peer-state-refused", text);
+            return self.out.give_up(i, "peer-state-refused", text);
         }
         if first && self.node.devices.ids().all(|d| self.node.state.replicates(i, d)) {
             self.node.connections[i].discard_my_data = false;
@@ -394,14 +394,14 @@ impl Resource {
                     "{reason}: with protocol A it may lack writes that were acknowledged here. To give these up, \
                      `connect --discard-my-data` here; to keep them, invalidate the peer's disk there, then connect"
                 );
-                self.give_up(i, reason.name(), text);
+                self.out.give_up(i, reason.name(), text);
                 self.node.connections[i].survivor_insists = true;
                 return;
             }
             self.node.connections[i].survivor_insists = true;
         }
         let text = "both nodes have decided to be the source: connecting again".to_owned();
-        self.drop_link(i, ConnectionState::NetworkFailure, "two-sources", text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, "two-sources", text);
     }
 
     /// What makes this state a reason to compare generations, if anything.
@@ -438,7 +438,7 @@ impl Resource {
     /// When the peer connects again, it knows what was refused.
     fn connect_for_peers_writes(&mut self, i: NodeId) {
         let text = "this disk lacks writes of the peer: connecting again".to_owned();
-        self.drop_link(i, ConnectionState::NetworkFailure, "disk-lacks-peers-writes", text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, "disk-lacks-peers-writes", text);
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
@@ -500,7 +500,7 @@ impl Resource {
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason
         );
         let event = Event::Compared(outcome.decision);
-        self.tell(Severity::Info, Some(d), Some(i), outcome.reason.name(), event, text);
+        self.out.tell(Severity::Info, Some(d), Some(i), outcome.reason.name(), event, text);
         if split && outcome.decision == Decision::Disconnect {
             self.note_split_brain(i, d, theirs_uuids.dirty_bits);
         }
@@ -511,16 +511,16 @@ impl Resource {
                  discard it all the same, make {whose} Secondary and invalidate its disk",
                 outcome.reason
             );
-            self.note(Severity::Warning, Some(d), Some(i), "discard-my-data-overridden", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), "discard-my-data-overridden", text);
         }
         for handler in &outcome.handlers {
-            self.handler(handler.name(), Some(d), Some(i));
+            self.out.handler(handler.name(), Some(d), Some(i));
         }
         if self.may_lack_acknowledged(i, d, outcome.decision, occasion, peer_disk) {
             self.new_generation(d);
             let text = "the peer may have rebooted while I/O was frozen, and lack what it had acknowledged: \
                         connecting again for a resync";
-            self.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
+            self.out.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
             return None;
         }
         self.node.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
@@ -559,7 +559,7 @@ impl Resource {
             self.took_place(Set::Disk(d, DiskState::Inconsistent));
         }
         let text = format!("{reason}, and the generations do not tell: connecting again for a full resync");
-        self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
         None
     }
 
@@ -588,11 +588,11 @@ impl Resource {
         let negotiating = self.node.state.disk(d) == DiskState::Negotiating;
         match decision {
             Decision::Disconnect => {
-                self.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason.name(), reason.to_string());
                 return None;
             }
             Decision::Retry => {
-                self.retry_later(i, reason.name(), reason.to_string());
+                self.out.retry_later(i, reason.name(), reason.to_string());
                 return None;
             }
             Decision::FailOwnDisk => {

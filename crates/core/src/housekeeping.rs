@@ -21,7 +21,7 @@ use units::{Instant, NodeId, VolumeNr};
 impl Resource {
     /// The end of a turn, after reads and writes.
     pub(crate) fn keep_house(&mut self) {
-        if self.chores == Chores::NONE {
+        if self.out.chores == Chores::NONE {
             self.node.devices.ids().for_each(|d| self.pump_al(d));
         } else {
             self.do_chores();
@@ -29,21 +29,21 @@ impl Resource {
         if cfg!(debug_assertions) && self.node.cfg.node.index() % 2 == 1 {
             self.try_idle_chores();
         }
-        if std::mem::take(&mut self.status_changed) {
-            self.emit(Effect::StatusChanged);
+        if std::mem::take(&mut self.out.status_changed) {
+            self.out.emit(Effect::StatusChanged);
         }
     }
 
     /// What one of them changes is marked: those behind it have to do with it now, those before it in the next turn.
     fn do_chores(&mut self) {
         for chore in Chore::ALL {
-            if self.chores.take(chore) {
+            if self.out.chores.take(chore) {
                 self.do_chore(chore);
             } else if chore == Chore::Disks {
                 self.node.devices.ids().for_each(|d| self.pump_al(d));
             }
         }
-        self.chores = self.chores.with(Chore::ALL.into_iter().filter(|chore| self.goes_on(*chore)));
+        self.out.chores = self.out.chores.with(Chore::ALL.into_iter().filter(|chore| self.goes_on(*chore)));
     }
 
     fn do_chore(&mut self, chore: Chore) {
@@ -149,16 +149,16 @@ impl Resource {
 
     /// When the first chore is due without anything happening.
     pub(crate) fn next_chore(&self) -> Option<Instant> {
-        self.chores.each().filter_map(|chore| self.chore_timer(chore)).min()
+        self.out.chores.each().filter_map(|chore| self.chore_timer(chore)).min()
     }
 
     /// What is not due has nothing to do, and will have nothing to do by itself.
     fn try_idle_chores(&mut self) {
-        let (due, effects) = (self.chores, self.effects.len());
+        let (due, effects) = (self.out.chores, self.out.effects.len());
         for chore in Chore::ALL.into_iter().filter(|chore| !due.has(*chore)) {
             self.do_chore(chore);
-            let done = self.effects.iter().skip(effects).collect::<Vec<_>>();
-            assert!(done.is_empty() && self.chores == due, "{chore:?} was not due, and had to do: {done:?}");
+            let done = self.out.effects.iter().skip(effects).collect::<Vec<_>>();
+            assert!(done.is_empty() && self.out.chores == due, "{chore:?} was not due, and had to do: {done:?}");
             assert!(!self.goes_on(chore), "{chore:?} goes on, and is not due");
             let timer = self.chore_timer(chore);
             assert!(timer.is_none(), "{chore:?} is not due, and waits for {timer:?}");

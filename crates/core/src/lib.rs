@@ -96,6 +96,7 @@ mod metadata;
 mod node;
 mod notice;
 mod op;
+mod outbox;
 mod peer_epochs;
 mod peer_read;
 mod peer_write;

@@ -5,7 +5,7 @@
 //! when what they were about is over, and before the next packet of that peer. So no rule has to expect that a
 //! connection vanishes while it works on it.
 //!
-//! Owns [`Endings`].
+//! Reports are made to the [`Outbox`](crate::outbox::Outbox), and kept in [`endings::Endings`].
 
 pub(crate) mod endings;
 
@@ -24,57 +24,10 @@ const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Resource {
-    // -- reports -----------------------------------------------------------------------------------------------------
-
-    /// Reports that the link to a peer must end.
-    pub(crate) fn end_link(&mut self, peer: NodeId, end: LinkEnd, reason: &'static str, text: String) {
-        self.endings.report(Ending { peer, end, reason, text });
-    }
-
-    /// The peer broke the protocol: drop the link and try again.
-    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.drop_link(i, Lost::ProtocolError, reason, text);
-    }
-
-    /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
-        self.end_link(i, LinkEnd::Lost(lost), reason, text);
-    }
-
-    /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
-    /// calls handlers.
-    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.end_link(i, LinkEnd::RetryLater, reason, text);
-    }
-
-    /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
-    /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
-    /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
-    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
-        self.end_link(i, LinkEnd::Refused, reason, text.to_owned());
-    }
-
-    /// The peer is not acceptable: StandAlone until the administrator says otherwise.
-    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.end_link(i, LinkEnd::GiveUp, reason, text);
-    }
-
-    /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
-    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.end_link(i, LinkEnd::CompareAnew, reason, text);
-    }
-
-    /// The two part by leave, or by the administrator's word: StandAlone.
-    pub(crate) fn part(&mut self, i: NodeId) {
-        self.end_link(i, LinkEnd::Parted, "", String::new());
-    }
-
-    // -- carried out -------------------------------------------------------------------------------------------------
-
     /// Carries out what was reported, in that order.
     pub(crate) fn end_links(&mut self) {
         self.settle();
-        while let Some(ending) = self.endings.take() {
+        while let Some(ending) = self.out.endings.take() {
             let Ending { peer, end, reason, text } = ending;
             match end {
                 LinkEnd::Lost(lost) => self.link_lost(peer, lost, reason, text),
@@ -125,7 +78,7 @@ impl Resource {
             return;
         }
         let text = format!("{text}; not connecting any more");
-        self.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
+        self.out.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
         self.stand_alone(i);
     }
 
@@ -141,7 +94,7 @@ impl Resource {
         if self.node.connections[i].link.is_none() {
             return;
         }
-        self.note(Severity::Warning, None, Some(i), reason, text);
+        self.out.note(Severity::Warning, None, Some(i), reason, text);
         self.took_place(Set::Connection(i, lost));
         self.clean_up(i);
         self.took_place(Set::Connection(i, ConnectionState::Unconnected));
@@ -152,7 +105,7 @@ impl Resource {
     fn stand_alone(&mut self, i: NodeId) {
         self.took_place(Set::Connection(i, ConnectionState::Disconnecting));
         self.clean_up(i);
-        self.emit(Effect::CloseLink { peer: i });
+        self.out.emit(Effect::CloseLink { peer: i });
         self.took_place(Set::Connection(i, ConnectionState::StandAlone));
         self.node.connections[i].survivor_insists = false;
     }
@@ -160,7 +113,7 @@ impl Resource {
     pub(crate) fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
         self.took_place(Set::Connection(i, ConnectionState::Connecting));
         let not_before = self.node.now + wait;
-        self.emit(Effect::Connect { peer: i, not_before, accept_before });
+        self.out.emit(Effect::Connect { peer: i, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
@@ -169,7 +122,7 @@ impl Resource {
         if !had_link {
             return;
         }
-        self.emit(Effect::CloseLink { peer: i });
+        self.out.emit(Effect::CloseLink { peer: i });
         self.node.connections[i].session += 1;
         self.node.connections[i].pings.lost();
         for d in self.node.devices.ids() {

@@ -26,13 +26,13 @@ impl Resource {
         if lost == Lost::BrokenPipe && link.phase == Phase::Challenge && link.answered {
             let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
                         both nodes";
-            return self.refuse(i, "authentication-refused", text);
+            return self.out.refuse(i, "authentication-refused", text);
         }
         if lost == Lost::BrokenPipe && self.has_agreed_to_part(i) {
             // That all have agreed comes on the one stream, and may come after the end of the other.
             return self.peer_has_parted(i);
         }
-        self.drop_link(i, lost, "link-lost", text.to_owned());
+        self.out.drop_link(i, lost, "link-lost", text.to_owned());
     }
 
     /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
@@ -49,10 +49,10 @@ impl Resource {
             let text = format!(
                 "{name} is refused beside {other}, which is connected: {why}; disconnect {other}, then connect {name}"
             );
-            self.give_up(i, "not-the-only-peer", text);
+            self.out.give_up(i, "not-the-only-peer", text);
         } else {
             let text = format!("{name} is let in later: {other} came first, and is being connected");
-            self.end_link(i, LinkEnd::AnotherFirst, "another-came-first", text);
+            self.out.end_link(i, LinkEnd::AnotherFirst, "another-came-first", text);
         }
         true
     }
@@ -62,8 +62,8 @@ impl Resource {
         let c = &mut self.node.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
         if waits && self.node.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
-            self.emit(Effect::CloseLink { peer: i });
-            self.emit(Effect::Connect { peer: i, not_before: self.node.now, accept_before: false });
+            self.out.emit(Effect::CloseLink { peer: i });
+            self.out.emit(Effect::Connect { peer: i, not_before: self.node.now, accept_before: false });
         }
     }
 
@@ -75,7 +75,7 @@ impl Resource {
             self.node.devices[d].bits_left(i).saturating_mul(4),
             theirs.saturating_mul(4)
         );
-        self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
+        self.out.note(Severity::Error, Some(d), Some(i), "split-brain", text);
     }
 
     // -- fencing ------------------------------------------------------------------------------------------------------
@@ -96,15 +96,15 @@ impl Resource {
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
                 self.node.connections[i].fencing = Some(self.node.connections[i].session);
-                self.handler("fence-peer", None, Some(i));
+                self.out.handler("fence-peer", None, Some(i));
                 None
             }
             fencing::Call::Fenced(reason) => {
-                self.note(Severity::Info, None, Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Info, None, Some(i), reason.name(), reason.to_string());
                 Some(true)
             }
             fencing::Call::NotFenced { lift, reason } => {
-                self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
                     self.took_place(Set::Unfenced(i, false));
                 }
@@ -118,7 +118,7 @@ impl Resource {
         let begun = self.node.connections[i].fencing.take();
         let overtaken = begun != Some(self.node.connections[i].session) || self.node.state.is_connected(i);
         let answer = fencing::after_call(status, &self.situation(i), self.node.state.peers[i].best_disk(), overtaken);
-        self.note(
+        self.out.note(
             Severity::Info,
             None,
             Some(i),
@@ -173,14 +173,14 @@ impl Resource {
             Some(sent) if c.last_heard > sent => c.pings.heard(),
             Some(_) => {
                 let text = "no answer to a ping within ping-timeout".to_owned();
-                self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
+                self.out.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
             }
         }
     }
 
     pub(crate) fn handshake_overdue(&mut self, i: NodeId) {
         let text = "the peer did not answer the handshake in time".to_owned();
-        self.drop_link(i, Lost::Timeout, "handshake-timeout", text);
+        self.out.drop_link(i, Lost::Timeout, "handshake-timeout", text);
     }
 
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
@@ -189,11 +189,11 @@ impl Resource {
         let Some((_, d)) = self.attach_deadline(i) else { return };
         if self.node.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
-            self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
+            self.out.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
             return self.took_place(Set::Disk(d, DiskState::Failed));
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
-        self.drop_link(i, Lost::NetworkFailure, "attach-unanswered", text.to_owned());
+        self.out.drop_link(i, Lost::NetworkFailure, "attach-unanswered", text.to_owned());
     }
 
     /// Until when the peer must have answered a change that it was asked to agree to.
@@ -206,7 +206,7 @@ impl Resource {
     pub(crate) fn change_unanswered(&mut self, i: NodeId) {
         let limit = self.node.connections[i].patience_with_answers();
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
-        self.drop_link(i, Lost::Timeout, "change-unanswered", text);
+        self.out.drop_link(i, Lost::Timeout, "change-unanswered", text);
     }
 
     /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
@@ -214,7 +214,7 @@ impl Resource {
     pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
         let limit = self.node.connections[i].patience_with_answers().0 / 1_000_000_000;
         let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
-        self.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
+        self.out.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
@@ -228,11 +228,11 @@ impl Resource {
         let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
         if self.node.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
+            return self.out.drop_link(i, Lost::Timeout, "resync-timeout", text);
         }
         if write_overdue || barrier_overdue {
             let text = format!("requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            self.drop_link(i, Lost::Timeout, "request-timeout", text);
+            self.out.drop_link(i, Lost::Timeout, "request-timeout", text);
         }
     }
 

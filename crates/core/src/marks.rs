@@ -2,6 +2,7 @@
 
 use crate::Resource;
 use crate::connection::Keeps;
+use crate::node::Node;
 use units::{NodeId, SectorRange, VolumeNr};
 
 impl Resource {
@@ -20,16 +21,18 @@ impl Resource {
     /// Bits for this peer: something of the range may differ.
     pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
         let n = self.node.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
-        self.status_changed |= n > 0;
+        self.out.status_changed |= n > 0;
         if n > 0 && self.node.connections[i].peer_devices[d].keeps == Keeps::Unheard {
             // The peer will not have meant this.
             self.node.connections[i].peer_devices[d].keeps = Keeps::Doubted;
         }
         n
     }
+}
 
+impl Node {
     /// Bits for this peer: the fully covered blocks of the range are equal.
     pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        self.node.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
+        self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
     }
 }

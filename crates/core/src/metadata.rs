@@ -142,7 +142,7 @@ impl Device {
 impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
     pub(crate) fn md_changed(&mut self, d: VolumeNr) {
-        self.chores.mark();
+        self.out.chores.mark();
         if let Some(b) = &mut self.node.devices[d].backing {
             b.writer.wanted += 1;
         }
@@ -166,7 +166,7 @@ impl Resource {
 
     /// All changed bitmap pages shall go to disk.
     pub(crate) fn write_bitmap(&mut self, d: VolumeNr) {
-        self.chores.mark();
+        self.out.chores.mark();
         if let Some(b) = &mut self.node.devices[d].backing {
             b.writer.all_pages = true;
         }
@@ -176,7 +176,7 @@ impl Resource {
     pub(crate) fn pump_metadata(&mut self, d: VolumeNr) {
         self.refresh_flags(d);
         self.pump_bitmap_pages(d);
-        self.settle_full_sync(d);
+        self.node.settle_full_sync(d);
         let dev = &mut self.node.devices[d];
         let Some(b) = &mut dev.backing else { return };
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
@@ -233,19 +233,6 @@ impl Resource {
         }
     }
 
-    /// The flag "all differs" has done its work when all pages are down.
-    fn settle_full_sync(&mut self, d: VolumeNr) {
-        let Some(b) = &self.node.devices[d].backing else { return };
-        if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
-            return;
-        }
-        if let Some(b) = &mut self.node.devices[d].backing {
-            b.full_sync = false;
-            self.node.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
-            b.writer.wanted += 1;
-        }
-    }
-
     /// Writes a page that the activity log wants down.
     pub(crate) fn write_bitmap_page(&mut self, d: VolumeNr, page: u64) {
         let Some(b) = &mut self.node.devices[d].backing else { return };
@@ -257,7 +244,7 @@ impl Resource {
 
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
     fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
-        self.chores.mark();
+        self.out.chores.mark();
         let coming = self.slot_of_source(d);
         let dev = &mut self.node.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
@@ -378,6 +365,21 @@ impl Resource {
         }
         if becomes_unlogged && let Some(b) = &mut self.node.devices[d].backing {
             b.writer.unlogged = b.writer.wanted;
+        }
+    }
+}
+
+impl Node {
+    /// The flag "all differs" has done its work when all pages are down.
+    fn settle_full_sync(&mut self, d: VolumeNr) {
+        let Some(b) = &self.devices[d].backing else { return };
+        if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
+            return;
+        }
+        if let Some(b) = &mut self.devices[d].backing {
+            b.full_sync = false;
+            self.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
+            b.writer.wanted += 1;
         }
     }
 }

@@ -12,7 +12,7 @@ impl Resource {
         let range = request.range().expect("the decoder checks ranges");
         if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("read of {range} beyond the device or too long");
-            return self.protocol_error(i, "read-out-of-place", text);
+            return self.out.protocol_error(i, "read-out-of-place", text);
         }
         if self.node.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
@@ -40,7 +40,7 @@ impl Resource {
         }
         let c = &self.node.connections[i];
         if c.session != session || c.link.is_none() {
-            return self.release(data);
+            return self.out.release(data);
         }
         match result {
             Ok(()) => {
@@ -52,10 +52,10 @@ impl Resource {
                 };
                 self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
                 self.send_data(i, d, Packet::DataReply(reply), data.clone());
-                self.release(data);
+                self.out.release(data);
             }
             Err(_) => {
-                self.release(data);
+                self.out.release(data);
                 self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
             }
         }

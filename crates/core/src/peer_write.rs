@@ -46,22 +46,22 @@ impl Resource {
         data: Segments,
     ) {
         if let Err((reason, text)) = self.may_be_written(i, d, range) {
-            self.release(data);
-            return self.protocol_error(i, reason, text);
+            self.out.release(data);
+            return self.out.protocol_error(i, reason, text);
         }
         flags = flags | self.node.connections[i].unsaid_flags();
         self.node.connections[i].peer_devices[d].saw_seq(seq);
-        self.count_peer_write(i, d);
+        self.node.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.node.connections[i].epochs.join(told);
         self.node.connections[i].peer_devices[d].received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
-            self.release(data);
+            self.out.release(data);
             self.send_ack(i, d, answer, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
         if !self.usable(d) {
-            self.release(data);
+            self.out.release(data);
             self.refuse_peer_write(i, d, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
@@ -148,11 +148,11 @@ impl Resource {
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
         self.node.connections[i].working -= w.cost();
-        self.application_done(d, w.started, w.range.len());
-        self.note_peer_write(&w);
+        self.node.application_done(d, w.started, w.range.len());
+        self.node.note_peer_write(&w);
         self.node.devices[d].peer_writing.remove(w.range.start, w.interval);
         self.node.devices[d].recheck = true;
-        self.release(std::mem::take(&mut w.data));
+        self.out.release(std::mem::take(&mut w.data));
         let here = self.node.connections[i].session == w.session && self.node.connections[i].link.is_some();
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
@@ -166,24 +166,17 @@ impl Resource {
             }
             self.final_ack(i, d, &w, result.is_ok());
         }
-        if w.al_held && !(here && self.keeps_in_log(i, w.position)) {
-            self.release_al(d, w.range);
+        if w.al_held && !(here && self.node.keeps_in_log(i, w.position)) {
+            self.node.release_al(d, w.range);
         }
         if here {
             self.leave_epoch(i, w.epoch, w.told);
         }
     }
 
-    fn note_peer_write(&mut self, w: &PeerWrite) {
-        let latencies = &mut self.node.devices[w.device].latencies;
-        latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
-        latencies.note(Stage::PeerWriteDisk, self.node.now.since(w.submitted), 1);
-        latencies.note(Stage::PeerWriteTotal, self.node.now.since(w.came), 1);
-    }
-
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
     pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
-        self.node.connections[i].held.link_lost().for_each(|payload| self.release(payload));
+        self.node.connections[i].held.link_lost().for_each(|payload| self.out.release(payload));
         let c = &mut self.node.connections[i];
         c.epochs.link_lost();
         for pd in c.peer_devices.values_mut() {
@@ -197,6 +190,15 @@ impl Resource {
         let over = |w: &PeerWrite| self.node.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
             || self.node.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
+    }
+}
+
+impl Node {
+    fn note_peer_write(&mut self, w: &PeerWrite) {
+        let latencies = &mut self.devices[w.device].latencies;
+        latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
+        latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
+        latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
     }
 }
 

@@ -113,7 +113,7 @@ impl Resource {
         let Some(Request::Read(r)) = self.requests.remove(key) else { return };
         match result {
             Ok(()) => {
-                self.application_done(r.device, r.started, r.range.len());
+                self.node.application_done(r.device, r.started, r.range.len());
                 self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
             }
             Err(e) => {

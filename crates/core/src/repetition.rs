@@ -41,18 +41,11 @@ impl Resource {
         self.try_finish(key);
     }
 
-    /// A write of the peer has come.
-    pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
-        let writes = &mut self.node.connections[i].peer_devices[d].peer_writes;
-        *writes = writes.wrapping_add(1);
-        self.node.devices[d].recheck |= !self.node.devices[d].repetitions.is_empty();
-    }
-
     /// A write is over. If it was done again it is known now which copies have it.
     pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
         let ended = repetition.and_then(|key| self.node.devices[d].repetitions.remove(key));
         if let Some(Repetition { range, al_held: true, .. }) = ended {
-            self.release_al(d, range);
+            self.node.release_al(d, range);
         }
     }
 
@@ -71,7 +64,7 @@ impl Resource {
     fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         if self.mark_out_of_sync(i, d, range) > 0 {
             self.node.connections[i].peer_devices[d].repair.wanted(self.node.now);
-            self.chores.mark();
+            self.out.chores.mark();
         }
     }
 
@@ -103,8 +96,17 @@ impl Resource {
             for i in self.node.connections.ids() {
                 self.copy_by_resync(i, d, range);
             }
-            self.release_al(d, range);
+            self.node.release_al(d, range);
         }
+    }
+}
+
+impl Node {
+    /// A write of the peer has come.
+    pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
+        let writes = &mut self.connections[i].peer_devices[d].peer_writes;
+        *writes = writes.wrapping_add(1);
+        self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
     }
 }
 

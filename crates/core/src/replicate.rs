@@ -25,20 +25,20 @@ impl Resource {
     /// Appends a packet about a volume, or about none, to a stream.
     pub(crate) fn send(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
         if self.can_send(i) {
-            self.emit(Effect::Send { peer: i, stream, volume, packet, payload: Segments::None });
+            self.out.emit(Effect::Send { peer: i, stream, volume, packet, payload: Segments::None });
         }
     }
 
     /// Appends a packet to the data stream, and its payload.
     pub(crate) fn send_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         if self.can_send(i) {
-            self.emit(Effect::Send { peer: i, stream: Socket::Data, volume, packet, payload });
+            self.out.emit(Effect::Send { peer: i, stream: Socket::Data, volume, packet, payload });
         }
     }
 
     /// Is there a link, which need not end?
     fn can_send(&self, i: NodeId) -> bool {
-        self.node.connections[i].link.is_some() && !self.endings.concern(i)
+        self.node.connections[i].link.is_some() && !self.out.endings.concern(i)
     }
 
     /// Appends a packet about the whole connection.
@@ -155,7 +155,7 @@ impl Resource {
         let (range, took, n) = (w.range, self.node.now.since(w.submitted.at), w.owners());
         self.node.devices[d].latencies.note(Stage::WritePeer, took, n);
         if late {
-            self.clear_out_of_sync(i, d, range);
+            self.node.clear_out_of_sync(i, d, range);
         }
         self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         self.try_finish(key);
@@ -220,7 +220,7 @@ impl Resource {
         self.note_refusal(d, completed);
         if self.peer_spared_its_disk(i, d, key) {
             let text = "the peer refused a write of when its copy was the better one: connecting again";
-            return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
         if self.is_to_say_why(i, d, key) {
             self.node.connections[i].peer_devices[d].refuses.get_or_insert(self.node.now);
@@ -292,27 +292,10 @@ impl Resource {
         }
     }
 
-    /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
-    /// not there any more, users have seen more than any copy within reach has.
-    fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
-        let bad = self.node.state.disk(d) < wire::DiskState::UpToDate;
-        self.node.devices[d].peer_outrun |= completed && bad;
-    }
-
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
     fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
-        self.note_missing_on_peer(d, completed);
+        self.node.note_missing_on_peer(d, completed);
         self.node.devices[d].peer_refused |= self.node.state.disk(d) == wire::DiskState::UpToDate;
-    }
-
-    /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
-    /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
-    /// ended a resync unnoticed has this generation, too.
-    pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
-        let marked = self.node.connections.ids().any(|i| self.node.devices[d].bits_left(i) > 0);
-        let dev = &mut self.node.devices[d];
-        let refused = std::mem::take(&mut dev.peer_refused);
-        dev.peer_outrun |= marked && (refused || alone);
     }
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
@@ -322,7 +305,7 @@ impl Resource {
             matches!(self.requests.get(sent.request), Some(Request::Write(w))
                 if w.device == d && !w.is_open() && !w.submitted.sole)
         });
-        self.note_missing_on_peer(d, unsure);
+        self.node.note_missing_on_peer(d, unsure);
     }
 
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
@@ -346,7 +329,7 @@ impl Resource {
 
     fn unknown_answer(&mut self, i: NodeId, ack: &BlockAck) {
         let text = format!("answer to an unknown request (sector {}, id {:#x})", ack.sector, ack.block_id.0);
-        self.protocol_error(i, "unknown-answer", text);
+        self.out.protocol_error(i, "unknown-answer", text);
     }
 
     /// P_BARRIER_ACK (spec 1.9, strict).
@@ -356,7 +339,7 @@ impl Resource {
             Ok(count) => count,
             Err(expected) => {
                 let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
-                return self.protocol_error(i, "barrier-ack-mismatch", text);
+                return self.out.protocol_error(i, "barrier-ack-mismatch", text);
             }
         };
         for _ in 0..count {
@@ -367,7 +350,7 @@ impl Resource {
                 let pd = &mut self.node.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
                 pd.pending -= u32::from(ends_wait);
-                self.note_drained(i, d);
+                self.node.note_drained(i, d);
                 self.try_finish(key);
             }
         }
@@ -388,14 +371,18 @@ impl Resource {
         let fits = matches!(self.requests.get(key), Some(Request::Read(r))
             if r.device == d && r.remote == Some(i) && Some(r.range) == reply.range());
         if !fits {
-            self.release(data);
-            return self.protocol_error(i, "unknown-answer", format!("data for an unknown read at {}", reply.sector));
+            self.out.release(data);
+            return self.out.protocol_error(
+                i,
+                "unknown-answer",
+                format!("data for an unknown read at {}", reply.sector),
+            );
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
         let pd = &mut self.node.connections[i].peer_devices[d];
         pd.pending -= 1;
         pd.received_bytes += r.range.len().0;
-        self.emit(Effect::Deliver { from: data, to: r.data });
+        self.out.emit(Effect::Deliver { from: data, to: r.data });
         self.end_read(d, r.tag, (r.came, r.started), Stage::ReadPeer);
     }
 
@@ -430,7 +417,7 @@ impl Resource {
             let Some(Request::Write(w)) = self.requests.get(sent.request) else { continue };
             // If it lost its power it may lack this, and the disk here that had it may be gone.
             let (d, unsure) = (w.device, !w.is_open() && !w.submitted.sole);
-            self.note_missing_on_peer(d, unsure);
+            self.node.note_missing_on_peer(d, unsure);
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
             // What it had acknowledged needs no second sending when it returns.
             if frozen && w.legs.kept(i, waits_for_peer) {
@@ -489,6 +476,25 @@ impl Resource {
         for key in self.node.connections[i].log.take_kept() {
             self.lost_on_peer(i, key);
         }
+    }
+}
+
+impl Node {
+    /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
+    /// not there any more, users have seen more than any copy within reach has.
+    fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
+        let bad = self.state.disk(d) < wire::DiskState::UpToDate;
+        self.devices[d].peer_outrun |= completed && bad;
+    }
+
+    /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
+    /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
+    /// ended a resync unnoticed has this generation, too.
+    pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
+        let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
+        let dev = &mut self.devices[d];
+        let refused = std::mem::take(&mut dev.peer_refused);
+        dev.peer_outrun |= marked && (refused || alone);
     }
 }
 

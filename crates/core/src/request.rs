@@ -36,7 +36,7 @@ impl Resource {
     pub(crate) fn accept(&mut self, req: BlockRequest) {
         let d = req.volume;
         if !self.node.devices.contains(d) {
-            return self.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
+            return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         }
         self.node.devices[d].upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
@@ -205,7 +205,7 @@ impl Resource {
         let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
         let position = self.positions.next(range.len());
         let submitted = Submitted { at: self.node.now, epoch: self.epoch.number(), position, sole };
-        self.note_waits(&write);
+        self.node.note_waits(&write);
         let max_epoch = self.smallest_max_epoch();
         if !data_to.is_empty() {
             self.epoch.note_write();
@@ -238,13 +238,6 @@ impl Resource {
         self.try_finish(key);
     }
 
-    fn note_waits(&mut self, write: &NewWrite) {
-        let now = self.node.now;
-        let (latencies, n) = (&mut self.node.devices[write.device].latencies, write.owners.count());
-        latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
-        latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
-    }
-
     fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
         let d = write.device;
         self.give_up_repetition(&mut write);
@@ -264,7 +257,7 @@ impl Resource {
     pub(crate) fn leave(&mut self, write: &mut NewWrite) {
         let d = write.device;
         if std::mem::take(&mut write.al_held) {
-            self.release_al(d, write.range);
+            self.node.release_al(d, write.range);
         }
         self.node.devices[d].writing.remove(write.range.start, write.interval);
         self.node.devices[d].recheck = true;
@@ -384,7 +377,7 @@ impl Resource {
         let took = self.node.now.since(came);
         self.node.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
         self.node.devices[d].merging.keep_pieces(data);
-        self.application_done(d, began, range.len());
+        self.node.application_done(d, began, range.len());
         self.node.devices[d].outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
         if local == Local::Ok {
             // Later a newer write may have marked these blocks again.
@@ -406,7 +399,7 @@ impl Resource {
     fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
         for i in self.node.connections.ids() {
             if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
-                self.clear_out_of_sync(i, d, range);
+                self.node.clear_out_of_sync(i, d, range);
             }
         }
     }
@@ -425,7 +418,7 @@ impl Resource {
             }
         }
         if w.leave_al() {
-            self.release_al(d, w.range);
+            self.node.release_al(d, w.range);
         }
         if w.legs.was_sent() {
             let mut holders = w.legs.holders();
@@ -447,10 +440,19 @@ impl Resource {
         match owner {
             Owner::Tag(tag) => {
                 self.node.devices[d].upper_pending -= 1;
-                self.emit(Effect::Complete { tag, result });
+                self.out.emit(Effect::Complete { tag, result });
             }
             Owner::Part(key) => self.end_part(d, key, result),
         }
+    }
+}
+
+impl Node {
+    fn note_waits(&mut self, write: &NewWrite) {
+        let now = self.now;
+        let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
+        latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
+        latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
     }
 }
 

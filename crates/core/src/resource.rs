@@ -1,8 +1,8 @@
 //! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
 
 use crate::api::{
-    BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
-    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
+    BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, IoError, LinkDown, LinkUp, MetaDone, MetaOp, OpId,
+    OpenedDisk, Openers, Segments,
 };
 use crate::command::again::wish::Again;
 use crate::command::pending::Pending;
@@ -12,29 +12,25 @@ use crate::config::ResourceConfig;
 use crate::dialect9::in_sync::unsaid::Unsaid;
 use crate::dialect9::positions::record::Positions;
 use crate::dialect9::settle::settling::Settling;
-use crate::housekeeping::chores::Chores;
-use crate::link_end::endings::Endings;
 use crate::node::Node;
-use crate::notice::{Event, Severity};
 use crate::op::Op;
+use crate::outbox::Outbox;
 use crate::peer_write::write::PeerWrite;
 use crate::request::under_way::Request;
 use crate::slab::Slab;
 use crate::splitting::split::Split;
 use crate::state::to_settle::ToSettle;
 use crate::transfer_log::OwnEpoch;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Deref;
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
 use wire::{Packet, Socket};
-
-/// How many decisions `why` remembers.
-const REMEMBERED: usize = 64;
 
 /// One resource on one node. See the crate's head for how to drive it.
 #[derive(Debug)]
 pub struct Resource {
     pub(crate) node: Node,
+    pub(crate) out: Outbox,
     pub(crate) rng: Rng,
     /// What changes have brought with them.
     pub(crate) to_settle: VecDeque<ToSettle>,
@@ -47,12 +43,6 @@ pub struct Resource {
     /// The present one of own writes (spec 1.9).
     pub(crate) epoch: OwnEpoch,
     pub(crate) starts: Counters,
-    pub(crate) effects: VecDeque<Effect>,
-    /// Links that must end.
-    pub(crate) endings: Endings,
-    pub(crate) status_changed: bool,
-    pub(crate) chores: Chores,
-    pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
     /// Commands that were not looked at yet.
     pub(crate) begun: Vec<Pending>,
@@ -67,8 +57,6 @@ pub struct Resource {
     pub(crate) unsaid: Unsaid,
     /// The wish to be Primary again, as before this process.
     pub(crate) again: Option<Again>,
-    pub(crate) handlers: BTreeMap<u64, HandlerCall>,
-    pub(crate) next_handler: u64,
     pub(crate) stopped: bool,
 }
 
@@ -99,6 +87,7 @@ impl Resource {
     pub fn new(cfg: ResourceConfig, seed: u64) -> Resource {
         Resource {
             node: Node::new(cfg),
+            out: Outbox::new(),
             rng: Rng::new(seed),
             to_settle: VecDeque::new(),
             requests: Slab::default(),
@@ -108,11 +97,6 @@ impl Resource {
             ops: Slab::default(),
             epoch: OwnEpoch::new(1),
             starts: Counters::default(),
-            effects: VecDeque::new(),
-            endings: Endings::default(),
-            status_changed: true,
-            chores: Chores::default(),
-            decisions: VecDeque::new(),
             pending: Vec::new(),
             begun: Vec::new(),
             transaction: TransactionSlot::default(),
@@ -121,8 +105,6 @@ impl Resource {
             positions: Positions::default(),
             unsaid: Unsaid::default(),
             again: None,
-            handlers: BTreeMap::new(),
-            next_handler: 0,
             stopped: false,
         }
     }
@@ -138,7 +120,7 @@ impl Resource {
 
     /// A front end's request; it ends with [`Effect::Complete`].
     pub fn on_request(&mut self, now: Instant, request: BlockRequest) {
-        self.node.now = now;
+        self.at(now);
         self.accept(request);
         self.end_links();
     }
@@ -192,10 +174,10 @@ impl Resource {
         packet: Packet,
         payload: Segments,
     ) {
-        self.node.now = now;
+        self.at(now);
         match self.node.connections.get(peer) {
             Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
-            _ => self.release(payload),
+            _ => self.out.release(payload),
         }
         self.end_links();
     }
@@ -229,9 +211,9 @@ impl Resource {
 
     /// An operation on the data area ended.
     pub fn on_disk_done(&mut self, now: Instant, done: DiskDone) {
-        self.node.now = now;
-        let Some(op) = self.ops.remove(done.op.0) else { return self.release(done.data) };
-        self.chores.mark_unless(done.result.is_ok() && op.is_routine());
+        self.at(now);
+        let Some(op) = self.ops.remove(done.op.0) else { return self.out.release(done.data) };
+        self.out.chores.mark_unless(done.result.is_ok() && op.is_routine());
         let result = done.result.map_err(|e| match e {
             DiskError::Io => IoError::Io,
             DiskError::NoSpace => IoError::NoSpace,
@@ -314,7 +296,7 @@ impl Resource {
     /// A handler ended with this exit status (0 also if it could not be run).
     pub fn on_handler_exit(&mut self, now: Instant, id: u64, status: i32) {
         self.begin(now);
-        if let Some(call) = self.handlers.remove(&id) {
+        if let Some(call) = self.out.handlers.remove(&id) {
             self.handler_exit(id, &call, status);
         }
         self.end_links();
@@ -329,13 +311,13 @@ impl Resource {
 
     /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
     pub fn on_time(&mut self, now: Instant) {
-        self.node.now = now;
+        self.at(now);
         self.check_timers();
     }
 
     /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
     pub fn on_turn_end(&mut self, now: Instant) {
-        self.node.now = now;
+        self.at(now);
         for i in self.node.connections.ids() {
             self.pump_peer(i);
         }
@@ -355,7 +337,7 @@ impl Resource {
 
     /// The next thing to do, in order.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+        self.out.effects.pop_front()
     }
 
     /// When [`on_time`](Self::on_time) wants to be called at the latest.
@@ -366,20 +348,15 @@ impl Resource {
 
     // -- inside ------------------------------------------------------------------------------------------------------
 
+    /// Time has come so far.
+    fn at(&mut self, now: Instant) {
+        (self.node.now, self.out.now) = (now, now);
+    }
+
     /// Takes in something that is no routine.
     fn begin(&mut self, now: Instant) {
-        self.node.now = now;
-        self.chores.mark();
-    }
-
-    pub(crate) fn emit(&mut self, effect: Effect) {
-        self.effects.push_back(effect);
-    }
-
-    pub(crate) fn release(&mut self, data: Segments) {
-        if data != Segments::None {
-            self.emit(Effect::Release(data));
-        }
+        self.at(now);
+        self.out.chores.mark();
     }
 
     pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
@@ -390,7 +367,7 @@ impl Resource {
             self.node.devices[d].local_pending += 1;
         }
         let op = OpId(self.ops.insert(op));
-        self.emit(Effect::Disk { op, volume: d, action });
+        self.out.emit(Effect::Disk { op, volume: d, action });
     }
 
     pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
@@ -400,7 +377,7 @@ impl Resource {
         }
         dev.meta_pending += 1;
         let op = OpId(self.ops.insert(op));
-        self.emit(Effect::Meta { op, volume: d, action });
+        self.out.emit(Effect::Meta { op, volume: d, action });
     }
 
     /// The device that a write was for.
@@ -432,46 +409,6 @@ impl Resource {
                 return g;
             }
         }
-    }
-
-    /// Has a handler called; returns the number that its end will have.
-    pub(crate) fn handler(&mut self, event: &'static str, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
-        self.next_handler += 1;
-        let call = HandlerCall { event, volume: d, peer: i };
-        self.handlers.insert(self.next_handler, call.clone());
-        self.emit(Effect::RunHandler { id: self.next_handler, call });
-        self.next_handler
-    }
-
-    /// Tells people something that its reason names.
-    pub(crate) fn note(
-        &mut self,
-        severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
-        reason: &'static str,
-        text: impl Into<String>,
-    ) {
-        self.tell(severity, d, i, reason, Event::Other, text.into());
-    }
-
-    /// Tells people and programs.
-    pub(crate) fn tell(
-        &mut self,
-        severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
-        reason: &'static str,
-        event: Event,
-        text: String,
-    ) {
-        self.chores.mark();
-        let notice = Notice { severity, volume: d, peer: i, reason, text, event };
-        if self.decisions.len() == REMEMBERED {
-            self.decisions.pop_front();
-        }
-        self.decisions.push_back((self.node.now, notice.clone()));
-        self.emit(Effect::Log(notice));
     }
 }
 

@@ -19,7 +19,7 @@ impl Resource {
             suspended: self.node.state.suspended(),
             devices: self.node.devices.ids().map(|d| self.device_snapshot(d)).collect(),
             connections: self.node.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
-            decisions: self.decisions.iter().cloned().collect(),
+            decisions: self.out.decisions.iter().cloned().collect(),
         }
     }
 }

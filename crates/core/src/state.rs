@@ -78,7 +78,7 @@ impl Resource {
                     Ok(stored) => stored.iter().for_each(|stored| self.follow(stored)),
                     Err(refusal) => {
                         let text = format!("the resync cannot begin: {}", refusal.code);
-                        self.protocol_error(i, "resync-refused", text);
+                        self.out.protocol_error(i, "resync-refused", text);
                     }
                 },
                 ToSettle::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
@@ -106,8 +106,8 @@ impl Resource {
 
     /// The one place that a state is stored. Returns what it was.
     fn store(&mut self, new: State) -> State {
-        self.chores.mark();
-        self.status_changed = true;
+        self.out.chores.mark();
+        self.out.status_changed = true;
         std::mem::replace(&mut self.node.state, new)
     }
 
@@ -162,7 +162,7 @@ impl Resource {
                 self.send_state(i, d);
             }
             self.follow_resync_states(i, d, old, new);
-            self.note_begun(i, d, [old.replication, new.replication]);
+            self.node.note_begun(i, d, [old.replication, new.replication]);
             self.heard_why_refused(i, d);
         }
         let failed = new.disk == DiskState::Failed && old.disk != DiskState::Failed;
@@ -187,23 +187,11 @@ impl Resource {
             self.node.devices[d].peer_outrun = false;
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
-            self.note_disk_lost(d, !self.node.state.replicates_anywhere(d));
+            self.node.note_disk_lost(d, !self.node.state.replicates_anywhere(d));
         }
         if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
-            self.expose_peers(d);
+            self.node.expose_peers(d);
             self.node.connections.ids().for_each(|i| self.mark_repetitions(i, d));
-        }
-    }
-
-    /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may
-    /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
-    /// begins for a Primary without a disk may never be heard of.
-    fn expose_peers(&mut self, d: VolumeNr) {
-        let serving = self.node.state.good_peers(d).find(|i| self.node.state.replicates(*i, d));
-        let theirs = serving.and_then(|i| self.node.connections[i].peer_devices[d].uuids).map(|u| u.current);
-        let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
-        if let Some(current) = theirs.filter(|g| !fresh(g)) {
-            self.node.devices[d].exposed = current;
         }
     }
 
@@ -226,7 +214,7 @@ impl Resource {
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
             let event = Event::State { old: *old, new: *new };
-            self.tell(Severity::Info, Some(d), i, "state-change", event, parts.join(" "));
+            self.out.tell(Severity::Info, Some(d), i, "state-change", event, parts.join(" "));
         }
     }
 
@@ -243,7 +231,7 @@ impl Resource {
             (E::ClearCrashedPrimary, _) if self.has_writes_for_others(d) => {}
             (E::ClearCrashedPrimary, _) => self.node.devices[d].crashed_primary = false,
             (E::Call(handler), _) => {
-                self.handler(handler.name(), Some(d), None);
+                self.out.handler(handler.name(), Some(d), None);
             }
             (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|i| self.restart_frozen(i)),
             (E::LiftNoData, _) => self.happened(Set::FrozenWithoutData(false)),
@@ -300,7 +288,7 @@ impl Resource {
                 let pd = &mut self.node.connections[i].peer_devices[d];
                 pd.resync.ended = Some(self.node.now);
                 pd.forget_source();
-                self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
+                self.out.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
             }
         }
         if was.is_verifying() && !is.is_verifying() {
@@ -314,7 +302,7 @@ impl Resource {
         if is.is_syncing() && paused(was) != paused(is) {
             self.resync_paused(i, d, paused(is));
         }
-        self.consider_repair(i, d, old, new);
+        self.node.consider_repair(i, d, old, new);
         if !was.is_syncing() && is.is_syncing() {
             // It brings what was refused, and until its end the target is no good copy.
             self.node.devices[d].peer_refused = false;
@@ -348,6 +336,20 @@ impl Resource {
         self.settle_pending_generations();
         self.node.connections.ids().for_each(|i| self.restart_frozen(i));
         self.finish_held();
+    }
+}
+
+impl Node {
+    /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may
+    /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
+    /// begins for a Primary without a disk may never be heard of.
+    fn expose_peers(&mut self, d: VolumeNr) {
+        let serving = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
+        let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].uuids).map(|u| u.current);
+        let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        if let Some(current) = theirs.filter(|g| !fresh(g)) {
+            self.devices[d].exposed = current;
+        }
     }
 }
 

@@ -17,13 +17,8 @@ impl Resource {
     pub(super) fn seek_consent(&mut self, d: VolumeNr) {
         match self.ask_to_attach(d) {
             true => self.node.devices[d].step_of_attach(Step::Consent(None)),
-            false => self.ask_again_soon(d),
+            false => self.node.ask_again_soon(d),
         }
-    }
-
-    fn ask_again_soon(&mut self, d: VolumeNr) {
-        let soon = self.node.now + SOON;
-        self.node.devices[d].step_of_attach(Step::Consent(Some(soon)));
     }
 
     /// All have agreed.
@@ -42,7 +37,14 @@ impl Resource {
             let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
             return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
         }
-        self.ask_again_soon(d);
+        self.node.ask_again_soon(d);
+    }
+}
+
+impl Node {
+    fn ask_again_soon(&mut self, d: VolumeNr) {
+        let soon = self.now + SOON;
+        self.devices[d].step_of_attach(Step::Consent(Some(soon)));
     }
 }
 

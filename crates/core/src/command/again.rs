@@ -99,7 +99,7 @@ impl Resource {
     fn has_been_replaced(&mut self, id: u64, d: VolumeNr) {
         let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
                     applications here have seen; their I/O fails. Unmount, and use the peer";
-        self.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
+        self.out.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
         self.again = None;
         self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
     }
@@ -135,14 +135,14 @@ impl Resource {
         let Some(again) = self.again.as_mut().filter(|again| again.id == id) else { return true };
         let Err(error) = result else {
             self.again = None;
-            self.note(Severity::Info, None, None, "primary-again", "Primary again: what waited goes on");
+            self.out.note(Severity::Info, None, None, "primary-again", "Primary again: what waited goes on");
             return true;
         };
         if error.code == Code::TwoPrimaries.code() && look.iter().any(|(_, _, _, role)| *role == Role::Primary) {
             let text =
                 "the peer became Primary while this node's process was away: I/O here fails. Unmount, and use the peer";
             self.again = None;
-            self.note(Severity::Error, None, None, "replaced-meanwhile", text);
+            self.out.note(Severity::Error, None, None, "replaced-meanwhile", text);
             return true;
         }
         // A peer refuses while it is being connected, too.
@@ -156,7 +156,7 @@ impl Resource {
              without it: urbd resume-io {}",
             self.node.cfg.name
         );
-        self.note(Severity::Error, None, None, "waits-to-be-primary", text);
+        self.out.note(Severity::Error, None, None, "waits-to-be-primary", text);
         false
     }
 

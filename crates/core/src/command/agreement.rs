@@ -153,7 +153,7 @@ impl Resource {
         if change.sets_disk(d, DiskState::Failed) && self.node.state.replication(i, d) > Replication::Established {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
             let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
-            return self.drop_link(i, ConnectionState::NetworkFailure, "detach-withdrawn", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "detach-withdrawn", text);
         }
         self.send_state(i, d);
     }
@@ -203,7 +203,7 @@ impl Resource {
         }
         let Some(change) = dialect84::asked(asked, i, d, self.node.devices.ids()) else {
             let text = "the peer asked for a change that only this node can make";
-            self.note(Severity::Warning, d, Some(i), "change-refused", text);
+            self.out.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         };
         let without_data = |d| self.node.state.is_primary() && self.node.state.disk(d) < DiskState::UpToDate;
@@ -212,7 +212,7 @@ impl Resource {
             // That copy was not good: by force it counts for those who have seen no better one.
             let text = "the peer's copy shall count by force, but users here have seen another: make this node \
                         Secondary first";
-            self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
+            self.out.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
             return self.refuse_change(i, d, Code::NoUpToDateDisk);
         }
         let target = d.filter(|d| change.begins(i, *d, Replication::StartingSyncT));
@@ -245,7 +245,7 @@ impl Resource {
         self.refuse_change(i, d, code);
         if leaves && code.is_success() {
             let text = "the peer disconnected".to_owned();
-            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+            self.out.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
         }
     }
 }

@@ -131,7 +131,7 @@ impl Resource {
 
     /// The link ends, and then the command goes on.
     fn parts(&mut self, peer: NodeId) -> Progress {
-        self.part(peer);
+        self.out.part(peer);
         Progress::Waits(Waiting::Parting { peer, then: AfterParting::End })
     }
 

@@ -242,7 +242,7 @@ impl Resource {
         self.node.devices[d].exposed = self.node.devices[d].uuids(partner).current;
         if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
-            self.peer_has_our_generations(i, d);
+            self.node.peer_has_our_generations(i, d);
             let mut change = Change::from(Set::Disk(d, DiskState::UpToDate));
             let here = |(_, pair): &(NodeId, &PairState)| {
                 pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent

@@ -124,7 +124,7 @@ impl Resource {
         };
         let matter = Matter::State { asked, change };
         if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), VolumeNr::NONE, matter) {
-            self.connect_later(i, SOON);
+            self.node.connect_later(i, SOON);
         }
     }
 
@@ -139,14 +139,7 @@ impl Resource {
         });
         let doubled = if peers > 2 { collisions.min(MOST_DOUBLED) } else { 0 };
         let turns = if peers > 1 { self.rng.next_u64() % (5 << doubled) } else { 0 };
-        self.connect_later(i, Duration(SOON.0 * (1 + turns)));
-    }
-
-    fn connect_later(&mut self, i: NodeId, wait: Duration) {
-        let at = self.node.now + wait;
-        if let Some(nine) = self.node.connections[i].nine_mut() {
-            nine.again = Some(at);
-        }
+        self.node.connect_later(i, Duration(SOON.0 * (1 + turns)));
     }
 
     /// P_TWOPC_YES, P_TWOPC_NO, P_TWOPC_RETRY.
@@ -166,7 +159,7 @@ impl Resource {
         if !asked {
             // Two nodes at one address have come to this one at once: a stream of each is taken for those of one.
             let text = "an answer to what the peer was not asked: this stream is another node's at the same address";
-            return self.drop_link(i, ConnectionState::NetworkFailure, "stream-of-another-node", text.to_owned());
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "stream-of-another-node", text.to_owned());
         }
         let Some(two) = self.transaction.two_phase_mut().filter(|two| two.is(vote.tid, vote.initiator)) else { return };
         if !two.waits_for.contains(i) {
@@ -323,7 +316,7 @@ impl Resource {
         for d in self.node.devices.ids() {
             if matches!(self.node.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
                 let text = "a node is Primary that this one does not reach: this disk is outdated";
-                self.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
+                self.out.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
                 self.took_place(Set::Disk(d, DiskState::Outdated));
             }
         }
@@ -397,16 +390,16 @@ impl Resource {
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason.name(), reason.to_string());
             }
-            (Verdict::Retry(_), _) => self.connect_later(i, LATER),
+            (Verdict::Retry(_), _) => self.node.connect_later(i, LATER),
             (_, Code::ConcurrentStateChange) => self.connect_soon(i),
             (_, Code::FailedByPeer) if self.node.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
-                self.connect_later(i, LATER);
+                self.node.connect_later(i, LATER);
             }
             _ => {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.give_up(i, "connect-refused", "the peer refuses to be connected".to_owned());
+                self.out.give_up(i, "connect-refused", "the peer refuses to be connected".to_owned());
             }
         }
     }
@@ -474,7 +467,7 @@ impl Resource {
             _ if silent.is_empty() => "a connection is given up: the peer does not say what data it has".to_owned(),
             _ => format!("a change that all nodes must agree to is given up: no answer of {}", silent.join(", ")),
         };
-        self.note(Severity::Warning, None, None, "twopc-timeout", text);
+        self.out.note(Severity::Warning, None, None, "twopc-timeout", text);
     }
 
     /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked.
@@ -514,6 +507,15 @@ impl Resource {
         let change = Change::from(Set::Disk(d, DiskState::Negotiating));
         let asked = StateChange { disk: Some(DiskState::Negotiating), ..StateChange::default() };
         self.begin_two_phase(Origin::Attach(d), None, d, Matter::State { asked, change })
+    }
+}
+
+impl Node {
+    fn connect_later(&mut self, i: NodeId, wait: Duration) {
+        let at = self.now + wait;
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.again = Some(at);
+        }
     }
 }
 

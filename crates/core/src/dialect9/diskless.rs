@@ -42,9 +42,9 @@ impl Resource {
         self.node.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
-        self.status_changed = true;
+        self.out.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
-        self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.out.note(Severity::Info, Some(d), Some(i), "new-generation", text);
     }
 
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a

@@ -125,10 +125,10 @@ impl Resource {
         self.node.devices[d].exposed = fresh;
         self.crash_is_past(d);
         self.generation_changed(d);
-        self.status_changed = true;
+        self.out.status_changed = true;
         self.close_epoch();
         let text = format!("new data generation {fresh}");
-        self.note(Severity::Info, Some(d), None, "new-generation", text);
+        self.out.note(Severity::Info, Some(d), None, "new-generation", text);
         true
     }
 

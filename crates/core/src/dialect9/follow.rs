@@ -58,16 +58,6 @@ impl Resource {
         true
     }
 
-    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
-    /// it has made of that has come: that says nothing of the resync.
-    pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
-        let says = &mut self.node.connections[i].peer_devices[d].says;
-        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
-        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
-            *says = Replication::Established;
-        }
-    }
-
     /// The peer has decided that something is to be copied.
     fn mirror(&mut self, i: NodeId, d: VolumeNr, begins: Replication, theirs: &StateWord) {
         let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };
@@ -77,10 +67,10 @@ impl Resource {
         }
         self.node.connections[i].peer_devices[d].keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
-        self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
         let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
         self.take_as_fact(i, d, change.into_iter().collect());
-        self.awaits_bitmap(i);
+        self.node.awaits_bitmap(i);
     }
 
     /// The peer has decided that nothing is to be copied. Its copy and this one count as before the connect.
@@ -89,7 +79,7 @@ impl Resource {
             return self.differs(i);
         }
         let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
-        self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
         let outdated = self.node.state.replication(i, d) == Replication::WFBitMapT;
         let own = outdated.then_some(Set::Disk(d, DiskState::UpToDate));
         let change = [
@@ -106,13 +96,25 @@ impl Resource {
     fn take_as_fact(&mut self, i: NodeId, d: VolumeNr, change: Change) {
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("volume {d}: what the peer has decided cannot be followed: {}", refusal.code);
-            self.compare_anew(i, "peer-decides-otherwise", text);
+            self.out.compare_anew(i, "peer-decides-otherwise", text);
         }
     }
 
     fn differs(&mut self, i: NodeId) {
         let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
-        self.compare_anew(i, "peer-decides-otherwise", text);
+        self.out.compare_anew(i, "peer-decides-otherwise", text);
+    }
+}
+
+impl Node {
+    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
+    /// it has made of that has come: that says nothing of the resync.
+    pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
+        let says = &mut self.connections[i].peer_devices[d].says;
+        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
+        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
+            *says = Replication::Established;
+        }
     }
 }
 

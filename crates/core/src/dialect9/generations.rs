@@ -80,7 +80,7 @@ impl Resource {
         self.node.connections[i].peer_devices[d].uuids_stale = false;
         self.node.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
         if !self.node.state.is_connected(i) {
-            return self.uuids_of_handshake(i, d, packet);
+            return self.node.uuids_of_handshake(i, d, packet);
         }
         if !self.node.state.replicates(i, d) {
             return;
@@ -92,7 +92,7 @@ impl Resource {
         let primaries = packet.primaries();
         // What it has said of an earlier loss of one of them is of the past.
         self.node.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
-        self.witness_sees(i, primaries);
+        self.node.witness_sees(i, primaries);
         self.note_unstable(i, d);
         self.choose_source_anew(d);
         self.note_moved_on(i, d, &packet);
@@ -103,7 +103,7 @@ impl Resource {
         let fresh = self.node.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;
-            self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+            self.out.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
             return self.accept_as_equal9(i, d, packet.current);
         }
         if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
@@ -141,7 +141,7 @@ impl Resource {
         b.md.current = fresh;
         self.write_bitmap(d);
         self.generation_changed(d);
-        self.status_changed = true;
+        self.out.status_changed = true;
     }
 
     /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
@@ -201,9 +201,9 @@ impl Resource {
         self.node.devices[d].exposed = fresh;
         self.crash_is_past(d);
         self.generation_changed(d);
-        self.status_changed = true;
+        self.out.status_changed = true;
         let text = format!("the peer begins the data generation {fresh}");
-        self.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
         self.tell_uuids(d, UuidFlags::NONE);
     }
 
@@ -216,7 +216,7 @@ impl Resource {
             false => (crate::api::Severity::Info, ", which is old"),
         };
         let text = format!("the Primary begins a data generation without this copy{end}");
-        self.note(severity, Some(d), Some(i), "left-out", text);
+        self.out.note(severity, Some(d), Some(i), "left-out", text);
         if good {
             self.took_place(Set::Disk(d, DiskState::Outdated));
         }

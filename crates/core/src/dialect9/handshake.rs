@@ -64,17 +64,8 @@ impl Resource {
         if let Some(nine) = self.node.connections[i].nine_mut() {
             nine.attempt = None;
         }
-        self.chores.mark();
+        self.out.chores.mark();
         self.go_on_with_first_writes();
-    }
-
-    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
-    /// now, nothing follows from that.
-    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        let Some(part) = self.node.connections[i].part_mut(d) else { return };
-        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
-            part.outcome = None;
-        }
     }
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
@@ -95,7 +86,7 @@ impl Resource {
     /// The sizes do not fit.
     pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
         if self.node.state.is_connected(i) {
-            return self.protocol_error(i, reason.name(), reason.to_string());
+            return self.out.protocol_error(i, reason.name(), reason.to_string());
         }
         self.judge_attempt(i, Verdict::Disconnect(reason));
     }
@@ -103,7 +94,7 @@ impl Resource {
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
     pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        self.speaks_in_attempt(i);
+        self.node.speaks_in_attempt(i);
         // Without an attempt it is left over from one that was given up.
         let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
         if let Some(outcome) = &mut attempt.volumes[d].outcome {
@@ -119,13 +110,6 @@ impl Resource {
             Err(verdict) => verdict,
         };
         self.judge_attempt(i, verdict);
-    }
-
-    /// The peer has said all of a volume, perhaps of one that this node does not have.
-    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
-        if let Some(attempt) = self.node.connections[i].attempt_mut() {
-            attempt.speaks.get_or_insert(self.node.now);
-        }
     }
 
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
@@ -201,13 +185,13 @@ impl Resource {
         let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
         let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
-        self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
+        self.out.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
         if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
         }
         let waits = self.node.connections[i].decides_by(Private::CrashedComesFirst);
-        if waits && found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
+        if waits && found.rule == Reason::ReconcileBitmap && self.node.lets_crashed_come_first(i, [own, other]) {
             return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
         }
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
@@ -229,7 +213,7 @@ impl Resource {
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);
-            self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
+            self.out.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
@@ -254,23 +238,6 @@ impl Resource {
             }
             _ => found,
         }
-    }
-
-    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
-    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
-    /// back first, for which they wait a while.
-    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
-        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
-        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
-        let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
-        let primary = sides.iter().any(|told| told.role == Role::Primary);
-        let early = self.node.connections.values().any(|c| c.cfg.protocol != Protocol::C);
-        let away = self.node.connections.ids().any(|n| n != i && !self.node.state.is_connected(n));
-        if !sides.into_iter().all(forgot) || !unnamed(&self.node.connections[i]) || primary || !early || !away {
-            return false;
-        }
-        let until = self.node.now + PATIENCE;
-        self.node.now < *self.node.connections[i].crashed_until.get_or_insert(until)
     }
 
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
@@ -299,12 +266,12 @@ impl Resource {
             Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
             Err(Verdict::Disconnect(reason)) if self.node.state.disk(d) == DiskState::Negotiating => {
                 let text = format!("this disk cannot be used beside the peer's: {reason}");
-                self.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
+                self.out.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
                 self.took_place(Set::Disk(d, DiskState::Failed));
                 return false;
             }
             Err(Verdict::Disconnect(reason)) => {
-                self.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason.name(), reason.to_string());
                 return false;
             }
             Err(_) => {}
@@ -328,7 +295,7 @@ impl Resource {
             return;
         }
         self.prepare_bitmap(i, d, bitmap);
-        self.awaits_bitmap(i);
+        self.node.awaits_bitmap(i);
         self.begin_resync9(i, d, replication);
     }
 
@@ -336,7 +303,7 @@ impl Resource {
     pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
         if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
         }
     }
 
@@ -376,11 +343,11 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
         });
         if parted {
-            self.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
+            self.out.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
         }
         if strategy != found.strategy {
             let text = format!("{reason}: {strategy}");
-            self.note(Severity::Info, Some(d), Some(i), reason.name(), text);
+            self.out.note(Severity::Info, Some(d), Some(i), reason.name(), text);
         }
         (strategy, reason)
     }
@@ -391,7 +358,7 @@ impl Resource {
         if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
             let reason = Reason::HandshakeChanged;
             let text = format!("{reason}: connecting anew");
-            self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
             return self.go_on_with_first_writes();
         }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
@@ -419,7 +386,7 @@ impl Resource {
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
-            return self.protocol_error(i, "handshake-refused", text);
+            return self.out.protocol_error(i, "handshake-refused", text);
         }
         self.note_let_in();
         self.awaits_conclusion(i);
@@ -511,6 +478,41 @@ impl Resource {
         }
         self.mark_unlogged(i);
         self.retire_slot(i, d);
+    }
+}
+
+impl Node {
+    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
+    /// now, nothing follows from that.
+    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
+        let Some(part) = self.connections[i].part_mut(d) else { return };
+        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
+            part.outcome = None;
+        }
+    }
+
+    /// The peer has said all of a volume, perhaps of one that this node does not have.
+    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
+        if let Some(attempt) = self.connections[i].attempt_mut() {
+            attempt.speaks.get_or_insert(self.now);
+        }
+    }
+
+    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
+    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
+    /// back first, for which they wait a while.
+    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
+        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
+        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
+        let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
+        let primary = sides.iter().any(|told| told.role == Role::Primary);
+        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
+        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[i]) || primary || !early || !away {
+            return false;
+        }
+        let until = self.now + PATIENCE;
+        self.now < *self.connections[i].crashed_until.get_or_insert(until)
     }
 }
 

@@ -108,7 +108,7 @@ impl Resource {
     fn all_is_unsaid(&mut self) {
         let all = |(d, dev): (VolumeNr, &Device)| (d, SectorRange { start: Sector(0), end: dev.size });
         self.unsaid.left = self.node.devices.iter().map(all).collect();
-        self.chores.mark();
+        self.out.chores.mark();
     }
 
     /// The peers that were away have all that this node has: the others learn of it. A node that is connected to both,
@@ -191,7 +191,7 @@ impl Resource {
             return;
         }
         if told.nodes.nodes().contains(self.node.cfg.node) {
-            self.unmarked_by_peer(i, d, range);
+            self.node.unmarked_by_peer(i, d, range);
         }
         // A Primary's writes overtake what is said by who does not get them.
         let behind =
@@ -219,15 +219,6 @@ impl Resource {
         }
     }
 
-    /// The peer has the same there as this node, and so has marked nothing.
-    fn unmarked_by_peer(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let size = self.node.devices[d].size;
-        let marked = &mut self.node.connections[i].peer_devices[d].marked_by_peer;
-        if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
-            *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
-        }
-    }
-
     /// What of the extent is in the range. The peer knows nothing of what this node has got since from others: of that
     /// it has marks towards the peer. What is being written here meanwhile may have been refused by a node after the
     /// peer has said this.
@@ -237,9 +228,20 @@ impl Resource {
         if !self.is_clean(i, d, part) || self.is_written_to(d, part) {
             return;
         }
-        let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, part)).sum();
+        let cleared: u64 = listed.into_iter().map(|n| self.node.clear_out_of_sync(n, d, part)).sum();
         if cleared > 0 || self.node.state.replication(i, d).is_source() {
             self.tell_who_is_in_sync(d, all);
+        }
+    }
+}
+
+impl Node {
+    /// The peer has the same there as this node, and so has marked nothing.
+    fn unmarked_by_peer(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let size = self.devices[d].size;
+        let marked = &mut self.connections[i].peer_devices[d].marked_by_peer;
+        if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
+            *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
         }
     }
 }

@@ -22,19 +22,6 @@ use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, 
 impl Resource {
     // -- what a Primary's writes say of the others -------------------------------------------------------------------
 
-    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
-    /// it.
-    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
-        let unsettled = self.node.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
-        match unsettled.filter(|write| write.log == InLog::OfWrite) {
-            Some(write) => {
-                write.log = InLog::Held;
-                true
-            }
-            None => false,
-        }
-    }
-
     /// A write of a peer was refused, as the disk is given up: it is too old when it comes back, also if that peer is
     /// lost before it has begun a generation without it.
     pub(crate) fn lacks_peers_write(&mut self, d: VolumeNr) {
@@ -52,15 +39,9 @@ impl Resource {
             }
             for range in left {
                 self.mark_for_others(i, d, range);
-                self.release_al(d, range);
+                self.node.release_al(d, range);
             }
         }
-    }
-
-    /// The disk's log is gone.
-    pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
-        let all = self.node.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
-        all.filter(|write| write.volume == d).for_each(|write| write.log = InLog::OfWrite);
     }
 
     /// The disk's log is about to be emptied: what is not settled is marked.
@@ -94,14 +75,14 @@ impl Resource {
         for write in told {
             for other in self.node.connections.ids().filter(|other| *other != i) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
-                    self.clear_out_of_sync(other, write.volume, write.range);
+                    self.node.clear_out_of_sync(other, write.volume, write.range);
                 } else if !has.contains(other) {
                     self.mark_out_of_sync(other, write.volume, write.range);
                     self.tell_target(other, write);
                 }
             }
             if write.log == InLog::Held {
-                self.release_al(write.volume, write.range);
+                self.node.release_al(write.volume, write.range);
             }
         }
         self.node.connections.ids().filter(|other| *other != i).for_each(|other| self.mark_unlogged(other));
@@ -216,7 +197,7 @@ impl Resource {
             }
         }
         for write in left.iter().filter(|write| write.log == InLog::Held) {
-            self.release_al(write.volume, write.range);
+            self.node.release_al(write.volume, write.range);
         }
     }
 
@@ -229,7 +210,7 @@ impl Resource {
             if !self.awaits_survivor(i) && self.node.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
-                self.compare_anew(i, "reconcile", text);
+                self.out.compare_anew(i, "reconcile", text);
             }
         }
     }
@@ -269,11 +250,32 @@ impl Resource {
     /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
     pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
         for i in self.node.connections.ids().filter(|i| self.node.state.is_connected(*i)).collect::<Vec<_>>() {
-            self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
+            self.out.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
             let text = "a disk comes into use: connecting anew".to_owned();
-            self.compare_anew(i, "attach-reconnects", text);
+            self.out.compare_anew(i, "attach-reconnects", text);
             self.end_links();
         }
+    }
+}
+
+impl Node {
+    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
+    /// it.
+    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
+        let unsettled = self.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
+        match unsettled.filter(|write| write.log == InLog::OfWrite) {
+            Some(write) => {
+                write.log = InLog::Held;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The disk's log is gone.
+    pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
+        let all = self.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
+        all.filter(|write| write.volume == d).for_each(|write| write.log = InLog::OfWrite);
     }
 }
 

@@ -62,12 +62,12 @@ impl Resource {
                 }
             }
         }
-        self.note_lost_primaries(old);
+        self.node.note_lost_primaries(old);
         self.note_survival(old);
         self.follow_role(old);
         self.follow_own_disks(old);
         self.follow_outdated(old);
-        self.follow_resync9(old);
+        self.node.follow_resync9(old);
         self.follow_peers_disks(old);
         self.follow_equal_copies(old);
         self.follow_lost_disks(old);
@@ -87,7 +87,7 @@ impl Resource {
             let all = self.node.devices.ids().all(|d| good(&self.node.state, i, d));
             let worse = self.node.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
             if all && worse {
-                self.handler(Handler::UnfencePeer.name(), None, Some(i));
+                self.out.handler(Handler::UnfencePeer.name(), None, Some(i));
             }
         }
     }
@@ -100,14 +100,14 @@ impl Resource {
                 "the peer is node {} and takes this one for node {}; make node-id equal on both nodes",
                 theirs.sender_node, theirs.receiver_node
             );
-            self.drop_link(i, ConnectionState::NetworkFailure, "wrong-node-id", text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, "wrong-node-id", text);
             return false;
         }
         let backing = |d: &VolumeNr| self.node.devices[*d].backing.as_ref();
         let old = self.node.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
         if let Some(d) = old {
             let text = format!("DRBD 9's dialect needs metadata of format v09, volume {d} has v08; convert it");
-            self.give_up(i, "old-metadata", text);
+            self.out.give_up(i, "old-metadata", text);
             return false;
         }
         true
@@ -130,7 +130,7 @@ impl Resource {
 
     pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
         let text = "the peer did not go on with the handshake in time".to_owned();
-        self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
+        self.out.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
     }
 
     /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
@@ -142,8 +142,8 @@ impl Resource {
             None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
         };
         let text = format!("{text}; not connecting any more");
-        self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
-        self.part(i);
+        self.out.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
+        self.out.part(i);
     }
 }
 

@@ -65,7 +65,7 @@ impl Resource {
         while let Some(due) = self.positions.next_due(self.node.now) {
             self.say(&due);
         }
-        self.chores.mark();
+        self.out.chores.mark();
         self.node.connections.ids().for_each(|i| self.answer_flush(i));
     }
 
@@ -104,7 +104,7 @@ impl Resource {
         c.unsettled.push_back(Unsettled { at, volume: d, range, log: InLog::OfWrite });
         if c.unsettled.len() > MOST_UNTOLD {
             let text = "the peer does not say which nodes have its writes".to_owned();
-            self.protocol_error(i, "no-peer-acks", text);
+            self.out.protocol_error(i, "no-peer-acks", text);
         }
     }
 
@@ -123,7 +123,7 @@ impl Resource {
             }
             None => {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
-                self.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
+                self.out.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
             }
         }
     }

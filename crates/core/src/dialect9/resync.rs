@@ -64,24 +64,6 @@ impl Resource {
         Packet::OvDagtagReply(Box::new(DagtagRequest { block, node, dagtag, digest }))
     }
 
-    /// What came of the comparison.
-    pub(crate) fn verify_outcome(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        range: SectorRange,
-        by: (u64, VerifyOutcome),
-    ) -> Packet {
-        let (sector, size) = (range.start, range.len());
-        let seq = self.node.connections[i].peer_devices[d].next_seq();
-        let (name, outcome) = by;
-        if !self.node.connections[i].names_requests() {
-            return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
-        }
-        let block = BlockAck { sector, block_id: BlockId(name), size, seq };
-        Packet::OvResultId(Box::new(VerifyResultId { block, outcome }))
-    }
-
     /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads. It may
     /// hear of it later than this node does.
     fn position_to_wait_for(&self) -> (u32, Dagtag) {
@@ -164,19 +146,6 @@ impl Resource {
         }
     }
 
-    /// What a peer wants to be sent while its disk is bad begins anew with each resync.
-    pub(crate) fn follow_resync9(&mut self, old: &State) {
-        for i in self.node.connections.ids() {
-            for d in self.node.devices.ids() {
-                let bad = |s: &State| s.peer_disk(i, d) == DiskState::Inconsistent || s.replication(i, d).is_source();
-                if bad(&self.node.state) && !bad(old) {
-                    let pd = &mut self.node.connections[i].peer_devices[d];
-                    pd.wants_writes_when_bad = pd.will_want_writes_when_bad;
-                }
-            }
-        }
-    }
-
     /// A peer's copy has become good: perhaps on another disk, which can be read where the former one could not.
     pub(crate) fn follow_peers_disks(&mut self, old: &State) {
         for i in self.node.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
@@ -249,17 +218,6 @@ impl Resource {
         false
     }
 
-    /// A resync begins: what this peer has said before, or who was a source before, is of the past.
-    pub(crate) fn forget_last_passes(&mut self, i: NodeId, d: VolumeNr) {
-        let goes_on = self.node.state.pairs(d).any(|(n, pair)| n != i && pair.replication.is_target());
-        for c in self.node.connections.values_mut() {
-            let pass = &mut c.peer_devices[d].resync.last_pass;
-            if !goes_on || *pass == LastPass::Begun(Some(i)) {
-                *pass = LastPass::Ahead;
-            }
-        }
-    }
-
     /// P_FLUSH_REQUESTS_ACK: a node has been told who has a Primary's writes, and has passed on what it must.
     pub(crate) fn flush_answered(&mut self, i: NodeId, answer: &FlushAnswer) {
         if !self.node.connections.members().contains(answer.node) {
@@ -273,22 +231,7 @@ impl Resource {
                 asked.waits.remove(i);
             }
         }
-        self.chores.mark();
-    }
-
-    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be
-    /// here, and is waited for no more.
-    pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
-        for c in self.node.connections.values_mut() {
-            for pd in c.peer_devices.values_mut() {
-                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
-                    && asked.primary != i
-                    && !primaries.contains(asked.primary)
-                {
-                    asked.waits.remove(i);
-                }
-            }
-        }
+        self.out.chores.mark();
     }
 
     /// P_FLUSH_REQUESTS.
@@ -343,7 +286,7 @@ impl Resource {
         }
         if failed == 0 && self.asks_once_more(i, d) {
             // It has become Primary within the last pass.
-            return self.chores.mark();
+            return self.out.chores.mark();
         }
         if failed == 0 && self.is_unstable(i, d) {
             self.report_end(i, d, failed);
@@ -355,7 +298,7 @@ impl Resource {
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
-            self.has_survivors_writes(i);
+            self.node.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
             self.node.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
             self.take_over_generations9(i, d);
@@ -384,7 +327,7 @@ impl Resource {
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
             let text = "a source with other data has copied all: connecting anew".to_owned();
-            self.compare_anew(n, "sources-differ", text);
+            self.out.compare_anew(n, "sources-differ", text);
             self.end_links();
         }
     }
@@ -423,7 +366,7 @@ impl Resource {
         b.md.finish_as_target(own, &source, same, at_start, self.node.state.is_primary(), position);
         self.node.devices[d].exposed = told.current;
         self.generation_changed(d);
-        self.status_changed = true;
+        self.out.status_changed = true;
     }
 
     /// The source hears from the target that it is done.
@@ -439,7 +382,7 @@ impl Resource {
         }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            return self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         if left == 0 {
             self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
@@ -508,6 +451,65 @@ impl Resource {
             self.generation_changed(d);
         }
         !past.is_none()
+    }
+}
+
+impl Node {
+    /// What came of the comparison.
+    pub(crate) fn verify_outcome(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        range: SectorRange,
+        by: (u64, VerifyOutcome),
+    ) -> Packet {
+        let (sector, size) = (range.start, range.len());
+        let seq = self.connections[i].peer_devices[d].next_seq();
+        let (name, outcome) = by;
+        if !self.connections[i].names_requests() {
+            return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
+        }
+        let block = BlockAck { sector, block_id: BlockId(name), size, seq };
+        Packet::OvResultId(Box::new(VerifyResultId { block, outcome }))
+    }
+
+    /// What a peer wants to be sent while its disk is bad begins anew with each resync.
+    pub(crate) fn follow_resync9(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
+                let bad = |s: &State| s.peer_disk(i, d) == DiskState::Inconsistent || s.replication(i, d).is_source();
+                if bad(&self.state) && !bad(old) {
+                    let pd = &mut self.connections[i].peer_devices[d];
+                    pd.wants_writes_when_bad = pd.will_want_writes_when_bad;
+                }
+            }
+        }
+    }
+
+    /// A resync begins: what this peer has said before, or who was a source before, is of the past.
+    pub(crate) fn forget_last_passes(&mut self, i: NodeId, d: VolumeNr) {
+        let goes_on = self.state.pairs(d).any(|(n, pair)| n != i && pair.replication.is_target());
+        for c in self.connections.values_mut() {
+            let pass = &mut c.peer_devices[d].resync.last_pass;
+            if !goes_on || *pass == LastPass::Begun(Some(i)) {
+                *pass = LastPass::Ahead;
+            }
+        }
+    }
+
+    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be
+    /// here, and is waited for no more.
+    pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
+        for c in self.connections.values_mut() {
+            for pd in c.peer_devices.values_mut() {
+                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                    && asked.primary != i
+                    && !primaries.contains(asked.primary)
+                {
+                    asked.waits.remove(i);
+                }
+            }
+        }
     }
 }
 

@@ -33,7 +33,7 @@ impl Resource {
                 }
                 _ => continue,
             };
-            self.note(Severity::Info, Some(d), None, reason, text);
+            self.out.note(Severity::Info, Some(d), None, reason, text);
         }
     }
 

@@ -24,7 +24,7 @@ impl Resource {
             let passes = self.node.connections.values_mut().map(|c| &mut c.peer_devices[d].resync.last_pass);
             passes.filter(|pass| pass.asks(i)).for_each(|pass| *pass = LastPass::Ahead);
         }
-        self.chores.mark();
+        self.out.chores.mark();
     }
 
     /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
@@ -33,9 +33,9 @@ impl Resource {
     pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
         let text = "the source has depended on a Primary meanwhile: comparing once more";
         if self.in_mesh9() && self.node.state.peers[i].role() == Role::Primary {
-            return self.compare_anew(i, "resync-unstable", text.to_owned());
+            return self.out.compare_anew(i, "resync-unstable", text.to_owned());
         }
-        self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
+        self.out.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
         self.took_place(Set::Replication(i, d, Replication::Established));
         if !self.sees_primary() {
             self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
@@ -59,7 +59,7 @@ impl Resource {
             if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.node.now)) {
                 self.node.devices[d].lags_since = None;
                 let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
-                self.compare_anew(i, "lags-behind", text);
+                self.out.compare_anew(i, "lags-behind", text);
             }
         }
     }

@@ -19,7 +19,7 @@ impl Resource {
         }
         if !self.node.state.replicates(i, d) {
             let text = "the peer has this volume now, too: connecting anew".to_owned();
-            return self.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.node.connections[i].peer_devices[d].says, replication);
@@ -31,11 +31,11 @@ impl Resource {
         let own = self.node.state.replication(i, d);
         self.node.devices[d].recheck |= own == Replication::WFBitMapS;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
-            return self.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason.name(), reason.to_string());
         }
         if replication > Replication::PausedSyncT {
             let reason = Reason::ResyncUnspoken;
-            return self.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason.name(), reason.to_string());
         }
         if own == Replication::VerifyT && replication == Replication::Established && self.verify_ended_by_peer(i, d) {
             return;
@@ -64,28 +64,18 @@ impl Resource {
             let ended = self.node.connections[i].peer_devices[d].resync.ended;
             if ended.is_none_or(|ended| self.node.now.since(ended) > self.node.connections[i].cfg.timeout) {
                 let text = "the peer is the source of a resync that is not known here: connecting anew".to_owned();
-                return self.compare_anew(i, "resync-unnoticed", text);
+                return self.out.compare_anew(i, "resync-unnoticed", text);
             }
             // It has said that before it heard of the end.
             self.node.connections[i].peer_devices[d].forget_source();
         }
-        if self.compares_anew(i, d, theirs) {
+        if self.node.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);
         }
         if let Err(refusal) = self.make(change, Kind::Wish) {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
-            self.give_up(i, "peer-state-refused", text);
+            self.out.give_up(i, "peer-state-refused", text);
         }
-    }
-
-    /// Is a resync due that was not at the connect: was this node or the peer forced to be Primary, or is a disk being
-    /// attached?
-    fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let least = self.node.state.disk(d).min(theirs.disk);
-        let disks = least >= DiskState::Negotiating;
-        let due = self.node.connections[i].peer_devices[d].consider_resync && disks;
-        self.node.connections[i].peer_devices[d].consider_resync &= !due;
-        (due || least == DiskState::Negotiating) && self.node.state.replication(i, d) == Replication::Established
     }
 
     fn resync_considered(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, mut change: Change) {
@@ -94,11 +84,11 @@ impl Resource {
         }
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            return self.give_up(i, "resync-refused", text);
+            return self.out.give_up(i, "resync-refused", text);
         }
         if self.in_mesh9() && self.node.state.replication(i, d) > Replication::Established {
             // It may be the target of a third node by now, and not have said so.
-            self.awaits_bitmap(i);
+            self.node.awaits_bitmap(i);
         }
         let (_, said) = dialect84::connection_and_replication(theirs.conn);
         let attaches = theirs.disk == DiskState::Negotiating;
@@ -125,6 +115,18 @@ impl Resource {
                 self.send(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
             }
         }
+    }
+}
+
+impl Node {
+    /// Is a resync due that was not at the connect: was this node or the peer forced to be Primary, or is a disk being
+    /// attached?
+    fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
+        let least = self.state.disk(d).min(theirs.disk);
+        let disks = least >= DiskState::Negotiating;
+        let due = self.connections[i].peer_devices[d].consider_resync && disks;
+        self.connections[i].peer_devices[d].consider_resync &= !due;
+        (due || least == DiskState::Negotiating) && self.state.replication(i, d) == Replication::Established
     }
 }
 

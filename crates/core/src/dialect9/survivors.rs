@@ -18,20 +18,6 @@ use units::{Instant, NodeId, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 
 impl Resource {
-    /// Which peers are lost with this change that were Primary.
-    pub(crate) fn note_lost_primaries(&mut self, old: &State) {
-        for i in self.node.connections.ids() {
-            let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.node.state.is_connected(i) && self.node.connections[i].speaks9() {
-                self.node.connections[i].loss = Loss::Writing(self.node.now);
-                // What was said of an earlier loss is not about this one.
-                for c in self.node.connections.values_mut() {
-                    c.survivor.told.take_if(|told| told.node == i);
-                }
-            }
-        }
-    }
-
     /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
     /// what became of its disk, and when all of that is durable: they may forget what they have marked.
     pub(crate) fn tell_of_lost_primaries(&mut self) {
@@ -165,24 +151,12 @@ impl Resource {
             Ordering::Greater => (Replication::WFBitMapS, "this node has more of a lost Primary's writes"),
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
-        self.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
-        self.awaits_bitmap(i);
+        self.out.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
+        self.node.awaits_bitmap(i);
         if replication == Replication::WFBitMapT {
             self.node.connections[i].survivor.gets = Some(named);
         }
         self.begin_resync9(i, d, replication);
-    }
-
-    /// A resync has ended well, and this node has what its source has.
-    pub(super) fn has_survivors_writes(&mut self, i: NodeId) {
-        if let Some(got) = self.node.connections[i].survivor.gets.take() {
-            self.node.connections[got.node].heard_at = Some(got.at);
-        }
-    }
-
-    /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
-    pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
-        self.node.connections[i].survivor.until = Some(self.node.now + PATIENCE);
     }
 
     /// Who has waited in vain compares in a handshake.
@@ -196,9 +170,37 @@ impl Resource {
                 |d| matches!(self.node.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
             if self.node.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
-                self.compare_anew(i, "reconcile-unanswered", text);
+                self.out.compare_anew(i, "reconcile-unanswered", text);
             }
         }
+    }
+}
+
+impl Node {
+    /// Which peers are lost with this change that were Primary.
+    pub(crate) fn note_lost_primaries(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
+            if primary && !self.state.is_connected(i) && self.connections[i].speaks9() {
+                self.connections[i].loss = Loss::Writing(self.now);
+                // What was said of an earlier loss is not about this one.
+                for c in self.connections.values_mut() {
+                    c.survivor.told.take_if(|told| told.node == i);
+                }
+            }
+        }
+    }
+
+    /// A resync has ended well, and this node has what its source has.
+    pub(super) fn has_survivors_writes(&mut self, i: NodeId) {
+        if let Some(got) = self.connections[i].survivor.gets.take() {
+            self.connections[got.node].heard_at = Some(got.at);
+        }
+    }
+
+    /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
+    pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
+        self.connections[i].survivor.until = Some(self.now + PATIENCE);
     }
 }
 

@@ -29,10 +29,10 @@ pub(crate) enum LinkEnd {
 /// The end of a link that was reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ending {
-    pub(super) peer: NodeId,
-    pub(super) end: LinkEnd,
-    pub(super) reason: &'static str,
-    pub(super) text: String,
+    pub(crate) peer: NodeId,
+    pub(crate) end: LinkEnd,
+    pub(crate) reason: &'static str,
+    pub(crate) text: String,
 }
 
 /// All that were reported and not carried out, in that order.
@@ -40,11 +40,11 @@ pub(crate) struct Ending {
 pub(crate) struct Endings(VecDeque<Ending>);
 
 impl Endings {
-    pub(super) fn report(&mut self, ending: Ending) {
+    pub(crate) fn report(&mut self, ending: Ending) {
         self.0.push_back(ending);
     }
 
-    pub(super) fn take(&mut self) -> Option<Ending> {
+    pub(crate) fn take(&mut self) -> Option<Ending> {
         self.0.pop_front()
     }
 

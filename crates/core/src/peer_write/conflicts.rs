@@ -20,7 +20,7 @@ impl Resource {
             return; // it has come in this turn
         }
         let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
-        self.protocol_error(i, "missing-number", text);
+        self.out.protocol_error(i, "missing-number", text);
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an

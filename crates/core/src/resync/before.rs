@@ -46,7 +46,7 @@ impl Resource {
         let before = &mut self.node.connections[i].peer_devices[d].before_resync;
         before.due = Some(due);
         if before.call.is_none() {
-            let call = self.handler(due.handler().name(), Some(d), Some(i));
+            let call = self.out.handler(due.handler().name(), Some(d), Some(i));
             self.node.connections[i].peer_devices[d].before_resync.call = Some(call);
         }
     }
@@ -56,7 +56,7 @@ impl Resource {
     pub(crate) fn resync_began(&mut self, i: NodeId, d: VolumeNr, source: bool) {
         let handler = if source { Handler::BeforeResyncSource } else { Handler::BeforeResyncTarget };
         if !self.waits_for(handler) {
-            self.handler(handler.name(), Some(d), Some(i));
+            self.out.handler(handler.name(), Some(d), Some(i));
         }
     }
 
@@ -75,7 +75,7 @@ impl Resource {
         before.due = None;
         let handler = due.handler();
         if handler.drops_connection(status) {
-            return self.give_up(i, "handler-refused", format!("{} ended with {status}", handler.name()));
+            return self.out.give_up(i, "handler-refused", format!("{} ended with {status}", handler.name()));
         }
         self.begin_now(i, d, due);
     }

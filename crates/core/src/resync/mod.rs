@@ -55,12 +55,12 @@ impl Resource {
             ..Resync::default()
         };
         self.note_unstable(i, d);
-        self.forget_last_passes(i, d);
+        self.node.forget_last_passes(i, d);
         self.settle_answers(i, d);
         let role = if is_source { "source" } else { "target" };
         let how = if csums { ", by checksums" } else { "" };
         let text = format!("resync as {role} begins: {} KiB differ{how}", left * 4);
-        self.note(Severity::Info, Some(d), Some(i), "resync-start", text);
+        self.out.note(Severity::Info, Some(d), Some(i), "resync-start", text);
     }
 
     /// Answers on the control stream name a block, not the resync that asked: one that was held up while the target's
@@ -111,7 +111,7 @@ impl Resource {
                 continue;
             }
             self.node.devices[d].resyncing.remove(block.range.start, id);
-            self.release(block.into_data());
+            self.out.release(block.into_data());
         }
         self.node.devices[d].recheck = true;
     }
@@ -123,7 +123,7 @@ impl Resource {
             let blocks = std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.blocks);
             for (id, block) in blocks {
                 self.node.devices[d].resyncing.remove(block.range.start, id);
-                self.release(block.into_data());
+                self.out.release(block.into_data());
             }
         }
     }
@@ -148,20 +148,6 @@ impl Resource {
         }
     }
 
-    /// An application's request (or a peer's write) to this device ended: how long it took here.
-    pub(crate) fn application_done(&mut self, d: VolumeNr, started: Instant, bytes: ByteLen) {
-        let now = self.node.now;
-        for c in self.node.connections.values_mut() {
-            let rs = &mut c.peer_devices[d].resync;
-            if let Some(controller) = &mut rs.controller {
-                controller.application(now, now.since(started), bytes.0);
-            }
-            if let Some(brake) = &mut rs.brake {
-                brake.application(now, now.since(started), bytes.0);
-            }
-        }
-    }
-
     /// Something unfinished of an application or the peer lies on these blocks.
     fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.node.devices[d];
@@ -178,20 +164,6 @@ impl Resource {
                 matches!(self.requests.get(s.request), Some(Request::Write(w))
                     if w.device == d && w.range.overlaps(range))
             })
-    }
-
-    fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
-        let id = self.node.devices[d].interval_id();
-        self.node.devices[d].resyncing.insert(range, id, ());
-        let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
-        let (since, name) = (self.node.now, self.node.connections[i].name_of_request(name));
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(
-            id,
-            Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step },
-        );
-        rs.in_flight += range.len().0;
-        id
     }
 
     /// The target of a resync lacks a write to blocks that are on their way, perhaps.
@@ -228,23 +200,8 @@ impl Resource {
 
     /// A block is the same on both nodes now, but for what has overtaken it.
     fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
-        let bits = self.clear_out_of_sync(i, d, range);
+        let bits = self.node.clear_out_of_sync(i, d, range);
         bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
-    }
-
-    /// Ends a block; its data, if it has any, is the caller's to release.
-    fn take_block(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<Block> {
-        let now = self.node.now;
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
-        let block = rs.blocks.remove(&id)?;
-        rs.arrived.retain(|a| *a != id);
-        if !matches!(block.step, Step::Abandoned(_) | Step::Freed) {
-            rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
-        }
-        rs.heard = now;
-        self.node.devices[d].resyncing.remove(block.range.start, id);
-        self.node.devices[d].recheck = true;
-        Some(block)
     }
 
     /// A disk operation of a block begins.
@@ -264,22 +221,67 @@ impl Resource {
         self.disk(d, op, action);
     }
 
-    fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let Some((b, slot)) = self.node.devices[d].bitmap(i) else { return };
-        let bits = b.bitmaps[slot].len();
-        let touched = b.area().touched(range);
-        let failed = self.node.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
-        if failed.len() == bits {
-            failed.set_range(touched.start, touched.end.min(bits));
-        }
-    }
-
     /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
     /// nothing of an earlier one can come any more.
     fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
         let pd = &self.node.connections[i].peer_devices[d];
         if running.contains(&self.node.state.replication(i, d)) && pd.resync.settling.is_none() {
-            self.protocol_error(i, "unknown-answer", what);
+            self.out.protocol_error(i, "unknown-answer", what);
+        }
+    }
+}
+
+impl Node {
+    /// An application's request (or a peer's write) to this device ended: how long it took here.
+    pub(crate) fn application_done(&mut self, d: VolumeNr, started: Instant, bytes: ByteLen) {
+        let now = self.now;
+        for c in self.connections.values_mut() {
+            let rs = &mut c.peer_devices[d].resync;
+            if let Some(controller) = &mut rs.controller {
+                controller.application(now, now.since(started), bytes.0);
+            }
+            if let Some(brake) = &mut rs.brake {
+                brake.application(now, now.since(started), bytes.0);
+            }
+        }
+    }
+
+    fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
+        let id = self.devices[d].interval_id();
+        self.devices[d].resyncing.insert(range, id, ());
+        let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
+        let (since, name) = (self.now, self.connections[i].name_of_request(name));
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.blocks.insert(
+            id,
+            Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step },
+        );
+        rs.in_flight += range.len().0;
+        id
+    }
+
+    /// Ends a block; its data, if it has any, is the caller's to release.
+    fn take_block(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<Block> {
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let block = rs.blocks.remove(&id)?;
+        rs.arrived.retain(|a| *a != id);
+        if !matches!(block.step, Step::Abandoned(_) | Step::Freed) {
+            rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
+        }
+        rs.heard = now;
+        self.devices[d].resyncing.remove(block.range.start, id);
+        self.devices[d].recheck = true;
+        Some(block)
+    }
+
+    fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return };
+        let bits = b.bitmaps[slot].len();
+        let touched = b.area().touched(range);
+        let failed = self.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
+        if failed.len() == bits {
+            failed.set_range(touched.start, touched.end.min(bits));
         }
     }
 }

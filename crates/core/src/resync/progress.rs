@@ -12,7 +12,7 @@ impl Resource {
         let left = self.work_left(i, d);
         let now = self.node.now;
         if self.node.connections[i].peer_devices[d].resync.marks.note(now, left) {
-            self.status_changed = true;
+            self.out.status_changed = true;
         }
         if now.since(self.node.devices[d].last_lazy_bitmap) >= Duration::from_secs(2) {
             self.node.devices[d].last_lazy_bitmap = now;

@@ -37,7 +37,7 @@ impl Resource {
                      this node, or demote the peer",
                     left * 4
                 );
-                return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+                return self.out.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
             }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
             let nobody = peer_role != Role::Primary && !self.node.state.is_primary();
@@ -46,16 +46,16 @@ impl Resource {
                 self.new_generation(d);
             }
             if nobody {
-                return self.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
+                return self.out.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
             }
             // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
             // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
             // peer.
-            self.note(Severity::Warning, None, Some(i), "verify-repair", text);
+            self.out.note(Severity::Warning, None, Some(i), "verify-repair", text);
             return self.reconnect(i);
         }
         // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
-        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.out.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
         self.node.connections[i].peer_devices[d].repair.copies();
         self.run_ahead(i, d);
     }
@@ -64,7 +64,7 @@ impl Resource {
     pub(crate) fn repair_when_one_is_demoted(&mut self, i: NodeId, d: VolumeNr) {
         let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
         self.node.connections[i].peer_devices[d].repair.waits_for_one_primary();
-        self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
+        self.out.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
     }
 
     /// In 9's dialect bitmaps can be exchanged at any time.
@@ -75,12 +75,12 @@ impl Resource {
         if !self.may_copy(i, begins) {
             let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
-            return self.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
+            return self.out.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
         }
         let old = self.node.connections[i].version() < KEEPS_BITMAP;
         if old && self.node.connections[i].peer_devices[d].write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";
-            self.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
             return self.copy_all(d, remote);
         }
         if old {
@@ -89,46 +89,10 @@ impl Resource {
                  copied: `invalidate` on the node with the worse copy",
                 self.node.devices[d].bits_left(i) * 4
             );
-            return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+            return self.out.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
         }
-        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.out.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
         self.copy_marked(d, remote);
-    }
-
-    /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
-    /// between equal generations after a verify, and after a crash in the middle of clearing them
-    /// (`docs/spec/connection-and-state.md` B.3 #3).
-    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
-        let now = self.node.now;
-        let settled = |v: &View| {
-            v.replication == Replication::Established
-                && v.disk == DiskState::UpToDate
-                && v.peer_disk == DiskState::UpToDate
-        };
-        let came_together = settled(new) && !settled(old) && !old.is_beyond();
-        let theirs = self.node.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.node.devices[d].uuids(i).current));
-        let marked = came_together && equal && self.node.devices[d].bits_left(i) > 0;
-        // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
-        let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
-        let two = new.role == Role::Primary && new.peer == Role::Primary;
-        let moved = (old.connection, old.replication) != (new.connection, new.replication);
-        let (old, new) = (old.replication, new.replication);
-        let Some(pd) = self.node.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
-        let repair = &mut pd.repair;
-        if moved {
-            repair.forget_when();
-        }
-        if marked || (moved && new == Replication::Established && old < new && repair.differences_found) {
-            repair.wanted(now);
-        }
-        if (Replication::SyncSource..=Replication::SyncTarget).contains(&new) {
-            repair.resync_began();
-        }
-        if !two {
-            repair.one_primary(now);
-        }
-        repair.hurry(urgent);
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
@@ -147,6 +111,44 @@ impl Resource {
                 }
             }
         }
+    }
+}
+
+impl Node {
+    /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
+    /// between equal generations after a verify, and after a crash in the middle of clearing them
+    /// (`docs/spec/connection-and-state.md` B.3 #3).
+    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
+        let now = self.now;
+        let settled = |v: &View| {
+            v.replication == Replication::Established
+                && v.disk == DiskState::UpToDate
+                && v.peer_disk == DiskState::UpToDate
+        };
+        let came_together = settled(new) && !settled(old) && !old.is_beyond();
+        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
+        let equal = theirs.is_some_and(|u| u.current.same(self.devices[d].uuids(i).current));
+        let marked = came_together && equal && self.devices[d].bits_left(i) > 0;
+        // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
+        let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
+        let two = new.role == Role::Primary && new.peer == Role::Primary;
+        let moved = (old.connection, old.replication) != (new.connection, new.replication);
+        let (old, new) = (old.replication, new.replication);
+        let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
+        let repair = &mut pd.repair;
+        if moved {
+            repair.forget_when();
+        }
+        if marked || (moved && new == Replication::Established && old < new && repair.differences_found) {
+            repair.wanted(now);
+        }
+        if (Replication::SyncSource..=Replication::SyncTarget).contains(&new) {
+            repair.resync_began();
+        }
+        if !two {
+            repair.one_primary(now);
+        }
+        repair.hurry(urgent);
     }
 }
 

@@ -51,7 +51,7 @@ impl Resource {
         let range = ask.range();
         if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("resync request for {range} beyond the device or too long");
-            return self.protocol_error(i, "read-out-of-place", text);
+            return self.out.protocol_error(i, "read-out-of-place", text);
         }
         let repl = self.node.state.replication(i, d);
         let early = matches!(repl, Replication::WFBitMapS | Replication::StartingSyncS | Replication::Ahead);
@@ -74,7 +74,7 @@ impl Resource {
             return self.send_ack(i, d, Packet::NegRsDreply, range, name);
         }
         if ask.want == Want::Verify {
-            self.verify_asked(i, d, range);
+            self.node.verify_asked(i, d, range);
         }
         let now = self.node.now;
         let rs = &mut self.node.connections[i].peer_devices[d].resync;
@@ -82,7 +82,7 @@ impl Resource {
         rs.heard = now;
         if rs.waiting.len() >= MOST_WAITING {
             let text = "more resync requests than max-buffers can be".to_owned();
-            return self.protocol_error(i, "too-many-requests", text);
+            return self.out.protocol_error(i, "too-many-requests", text);
         }
         rs.waiting.push_back(ask);
     }
@@ -155,7 +155,7 @@ impl Resource {
 
     fn serve(&mut self, i: NodeId, d: VolumeNr, ask: Ask) {
         let (range, detect_zeroes) = (ask.range(), ask.want == Want::Thin);
-        let id = self.begin_block(i, d, range, Step::Reading(ask));
+        let id = self.node.begin_block(i, d, range, Step::Reading(ask));
         if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.serving(range.len().0);
         }
@@ -173,15 +173,15 @@ impl Resource {
         result: Result<(), IoError>,
         (data, zeroes): (Segments, bool),
     ) {
-        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.out.release(data) };
         let ask = match &block.step {
             Step::Reading(ask) => ask.clone(),
             Step::Comparing => return self.own_content_read(i, d, id, result, data),
             Step::Checking(_) => return self.verify_read_done(i, d, id, result, data),
-            _ => return self.release(data),
+            _ => return self.out.release(data),
         };
         if let Err(e) = result {
-            self.release(data);
+            self.out.release(data);
             return self.read_for_peer_failed(i, d, id, e);
         }
         let algorithm = match ask.want {
@@ -196,12 +196,12 @@ impl Resource {
                 self.digest_block(i, d, id, algorithm, data, piece);
             }
             None if ask.want == Want::Verify => {
-                self.release(data);
-                self.take_block(i, d, id);
+                self.out.release(data);
+                self.node.take_block(i, d, id);
                 self.refuse_digests(i, d, &ask);
             }
             None if zeroes && ask.want == Want::Thin => {
-                self.release(data);
+                self.out.release(data);
                 self.node.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = Step::Freed;
                 let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
@@ -219,12 +219,12 @@ impl Resource {
     }
 
     fn read_for_peer_failed(&mut self, i: NodeId, d: VolumeNr, id: u64, e: IoError) {
-        let block = self.take_block(i, d, id).expect("being read");
+        let block = self.node.take_block(i, d, id).expect("being read");
         let range = block.range;
         match block.step {
             Step::Reading(ask) if ask.want == Want::Verify => self.refuse_digests(i, d, &ask),
             _ => {
-                self.block_failed(i, d, range);
+                self.node.block_failed(i, d, range);
                 self.send_ack(i, d, Packet::NegRsDreply, range, block.name);
             }
         }
@@ -246,7 +246,7 @@ impl Resource {
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
         self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
         self.send_data(i, d, Packet::RsDataReply(reply), data.clone());
-        self.release(data);
+        self.out.release(data);
     }
 
     /// The digests of any block are here.
@@ -259,12 +259,12 @@ impl Resource {
                 self.own_content_summed(i, d, id, digest);
             }
             Step::CheckSumming(chunk, data) => {
-                self.release(data);
+                self.out.release(data);
                 self.verify_compared(i, d, id, &chunk, digests);
             }
             Step::Digesting(ask, data) if ask.want == Want::Verify => {
                 block.step = Step::ResultsAwaited(ask.block.size.0);
-                self.release(data);
+                self.out.release(data);
                 for ((range, digest), name) in pieces(ask.range(), ask.piece).zip(digests).zip(&ask.names) {
                     let block_id = self.node.connections[i].name_of_request(name.0);
                     let block = BlockRequest { sector: range.start, block_id, size: range.len() };
@@ -273,8 +273,8 @@ impl Resource {
                 }
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {
-                self.release(data);
-                let Block { range, name, overtaken, .. } = self.take_block(i, d, id).expect("just seen");
+                self.out.release(data);
+                let Block { range, name, overtaken, .. } = self.node.take_block(i, d, id).expect("just seen");
                 let bits = self.clear_block(i, d, range, &overtaken);
                 let rs = &mut self.node.connections[i].peer_devices[d].resync;
                 rs.same += bits;
@@ -294,7 +294,7 @@ impl Resource {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);
         };
-        let Block { range, since, overtaken, .. } = self.take_block(i, d, id).expect("found");
+        let Block { range, since, overtaken, .. } = self.node.take_block(i, d, id).expect("found");
         let now = self.node.now;
         if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.acknowledged(now, since);
@@ -303,7 +303,7 @@ impl Resource {
             let bits = self.clear_block(i, d, range, &overtaken);
             self.node.connections[i].peer_devices[d].resync.known |= bits > 0;
         } else {
-            self.block_failed(i, d, range);
+            self.node.block_failed(i, d, range);
         }
         self.note_progress(i, d);
     }

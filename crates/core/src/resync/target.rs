@@ -57,7 +57,7 @@ impl Resource {
 
     fn request_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let csums = self.node.connections[i].peer_devices[d].resync.csums;
-        let id = self.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
+        let id = self.node.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
         if let Some(controller) = &mut self.node.connections[i].peer_devices[d].resync.controller {
             controller.asked(range.len().0);
         }
@@ -90,10 +90,10 @@ impl Resource {
         result: Result<(), IoError>,
         data: Segments,
     ) {
-        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.out.release(data) };
         let range = block.range;
         if let Err(e) = result {
-            self.release(data);
+            self.out.release(data);
             self.data_error(d, "read for a checksum", range, e);
             // If the disk goes on: what cannot be read is copied, which may mend it.
             let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
@@ -116,14 +116,14 @@ impl Resource {
         piece: u64,
     ) {
         let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
-        self.emit(Effect::Digest { op, algorithm, data, piece });
+        self.out.emit(Effect::Digest { op, algorithm, data, piece });
     }
 
     pub(super) fn own_content_summed(&mut self, i: NodeId, d: VolumeNr, id: u64, digest: Digest) {
         let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
         let range = block.range;
         if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
-            self.release(data);
+            self.out.release(data);
         }
         let block_id = self.node.connections[i].name_of_request(id);
         let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
@@ -136,13 +136,13 @@ impl Resource {
 
     pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
         let Some(id) = self.find_block(i, d, (reply.range(), reply.block_id), |s| matches!(s, Step::Requested)) else {
-            self.release(data);
+            self.out.release(data);
             let text = format!("resync data for {} that was not asked for", reply.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
         self.node.connections[i].peer_devices[d].count_answer(data.len());
         if self.drop_if_overtaken(i, d, id) {
-            return self.release(data);
+            return self.out.release(data);
         }
         let pd = &mut self.node.connections[i].peer_devices[d];
         pd.received_bytes += data.len();
@@ -170,10 +170,10 @@ impl Resource {
         if self.node.connections[i].peer_devices[d].block_mut(id).is_none_or(|block| !block.overtaken.written) {
             return false;
         }
-        let block = self.take_block(i, d, id).expect("just seen");
+        let block = self.node.take_block(i, d, id).expect("just seen");
         let (range, name, named) = (block.range, block.name, self.node.connections[i].names_requests());
         self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
-        self.release(block.into_data());
+        self.out.release(block.into_data());
         self.node.connections[i].peer_devices[d].resync.next_pass = Some(self.node.now + RETRY);
         true
     }
@@ -233,10 +233,10 @@ impl Resource {
     }
 
     fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
-        let Some(block) = self.take_block(i, d, id) else { return };
+        let Some(block) = self.node.take_block(i, d, id) else { return };
         let (range, since, name, overtaken) = (block.range, block.since, block.name, block.overtaken.clone());
         let abandoned = matches!(block.step, Step::Abandoned(_));
-        self.release(block.into_data());
+        self.out.release(block.into_data());
         if abandoned {
             if let Err(e) = result {
                 self.data_error(d, "resync write", range, e);
@@ -254,7 +254,7 @@ impl Resource {
                 self.note_in_sync(i, d, range);
             }
             Err(e) => {
-                self.block_failed(i, d, range);
+                self.node.block_failed(i, d, range);
                 let named = self.node.connections[i].names_requests();
                 self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
                 self.data_error(d, "resync write", range, e);
@@ -273,7 +273,7 @@ impl Resource {
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
         self.node.connections[i].peer_devices[d].count_answer(ack.size.0);
-        let block = self.take_block(i, d, id).expect("found");
+        let block = self.node.take_block(i, d, id).expect("found");
         let now = self.node.now;
         match answer {
             Answer::InSync => {
@@ -287,7 +287,7 @@ impl Resource {
                     c.completed(now, block.since);
                 }
             }
-            Answer::Failed => self.block_failed(i, d, block.range),
+            Answer::Failed => self.node.block_failed(i, d, block.range),
             Answer::Cancelled => {
                 // Not now: the walk comes by again.
                 self.node.connections[i].peer_devices[d].resync.next_pass = Some(now + RETRY);

@@ -29,29 +29,6 @@ const TRIES: u32 = 500;
 const LONGEST_RUN: u64 = 1024;
 
 impl Resource {
-    /// What is to be verified when the peer has agreed.
-    ///
-    /// # Errors
-    /// If the nodes' algorithms do not fit.
-    pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
-        let c = &mut self.node.connections[i];
-        let own = c.cfg.verify.clone().unwrap_or_default();
-        if !own.is_empty() && !c.cfg.computes_verify {
-            let text =
-                format!("verify-alg is \"{own}\", which this node cannot compute: set another one on both nodes");
-            return Err(failure(-14, text));
-        }
-        if own.is_empty() || (self.node.state.is_connected(i) && c.peer_verify.as_str() != own) {
-            let text = format!(
-                "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
-                c.peer_verify
-            );
-            return Err(failure(-14, text));
-        }
-        c.peer_devices[d].resync.wish = wish;
-        Ok(())
-    }
-
     /// VerifyS or VerifyT begins.
     pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
         let bits = self.node.devices[d].size.0.div_ceil(8);
@@ -90,7 +67,7 @@ impl Resource {
         self.settle_answers(i, d);
         let role = if source { "asking" } else { "answering" };
         let text = format!("online verify ({role}) from sector {} to {}", start * 8, end * 8);
-        self.note(Severity::Info, Some(d), Some(i), "verify-start", text);
+        self.out.note(Severity::Info, Some(d), Some(i), "verify-start", text);
     }
 
     // -- the asking side ----------------------------------------------------------------------------------------------
@@ -153,7 +130,7 @@ impl Resource {
 
     fn ask_digests(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let blocks = range.len().0.div_ceil(BLOCK) as usize;
-        let id = self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
+        let id = self.node.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
         if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
             c.asked(range.len().0);
         }
@@ -229,13 +206,13 @@ impl Resource {
         data: Segments,
     ) {
         let algorithm = self.node.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
+        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.out.release(data) };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
-            return self.release(data);
+            return self.out.release(data);
         };
         if let Err(e) = result {
-            self.release(data);
+            self.out.release(data);
             self.verify_compared(i, d, id, &chunk, &[]);
             return self.data_error(d, "read for verify", range, e);
         }
@@ -245,7 +222,7 @@ impl Resource {
 
     /// Our own digests are here; what is missing could not be read.
     pub(super) fn verify_compared(&mut self, i: NodeId, d: VolumeNr, id: u64, chunk: &Chunk, ours: &[Digest]) {
-        let Some(block) = self.take_block(i, d, id) else { return };
+        let Some(block) = self.node.take_block(i, d, id) else { return };
         let (range, since, now) = (block.range, block.since, self.node.now);
         if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
             c.completed(now, since);
@@ -260,7 +237,7 @@ impl Resource {
             if !equal {
                 self.mark_out_of_sync(i, d, piece);
             }
-            let result = self.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
+            let result = self.node.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
             self.send(i, Socket::Control, d, result);
             self.verified(i, d, 1, outcome);
         }
@@ -276,20 +253,6 @@ impl Resource {
 
     // -- the answering side -------------------------------------------------------------------------------------------
 
-    /// The first request tells where it starts.
-    pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let now = self.node.now;
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
-        let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
-        if v.side == Side::Waits {
-            v.side = Side::Answers;
-            v.left = v.end.saturating_sub(range.start.0 / 8);
-            rs.total = v.left;
-            rs.marks = Marks::new(now, v.left);
-        }
-        v.position = v.position.max(range.end.0.div_ceil(8));
-    }
-
     /// P_OV_RESULT.
     pub(crate) fn verify_result(&mut self, i: NodeId, d: VolumeNr, result: &VerifyResult) {
         let Some(range) = result.range().filter(|r| self.node.devices[d].holds(*r)) else { return };
@@ -303,7 +266,7 @@ impl Resource {
         if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
             *bytes = bytes.saturating_sub(range.len().0);
             if *bytes == 0 {
-                self.take_block(i, d, id);
+                self.node.take_block(i, d, id);
             }
         }
         // What is asked for outside a verify is answered, too, but nowhere counted.
@@ -356,14 +319,14 @@ impl Resource {
                 _ => "; `disconnect` and `connect` copy them from the better side",
             });
         }
-        self.note(severity, Some(d), Some(i), "verify-done", text);
+        self.out.note(severity, Some(d), Some(i), "verify-done", text);
         self.took_place(Set::Replication(i, d, Replication::Established));
         let version = self.node.connections[i].version();
         if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
         if self.node.devices[d].bits_left(i) > 0 {
-            self.handler("out-of-sync", Some(d), Some(i));
+            self.out.handler("out-of-sync", Some(d), Some(i));
         }
         let now = self.node.now;
         let repair = &mut self.node.connections[i].peer_devices[d].repair;
@@ -394,7 +357,46 @@ impl Resource {
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
         pd.verify_from = from;
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
-        self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
+        self.out.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
+    }
+}
+
+impl Node {
+    /// What is to be verified when the peer has agreed.
+    ///
+    /// # Errors
+    /// If the nodes' algorithms do not fit.
+    pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
+        let c = &mut self.connections[i];
+        let own = c.cfg.verify.clone().unwrap_or_default();
+        if !own.is_empty() && !c.cfg.computes_verify {
+            let text =
+                format!("verify-alg is \"{own}\", which this node cannot compute: set another one on both nodes");
+            return Err(failure(-14, text));
+        }
+        if own.is_empty() || (self.state.is_connected(i) && c.peer_verify.as_str() != own) {
+            let text = format!(
+                "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
+                c.peer_verify
+            );
+            return Err(failure(-14, text));
+        }
+        c.peer_devices[d].resync.wish = wish;
+        Ok(())
+    }
+
+    /// The first request tells where it starts.
+    pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
+        if v.side == Side::Waits {
+            v.side = Side::Answers;
+            v.left = v.end.saturating_sub(range.start.0 / 8);
+            rs.total = v.left;
+            rs.marks = Marks::new(now, v.left);
+        }
+        v.position = v.position.max(range.end.0.div_ceil(8));
     }
 }
 

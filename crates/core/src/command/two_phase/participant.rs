@@ -251,7 +251,7 @@ impl Resource {
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
         let text = "the peer disconnected".to_owned();
-        self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+        self.out.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
     }
 }
 

@@ -106,7 +106,7 @@ impl Resource {
     fn refuse_size(&mut self, i: NodeId, volume: VolumeNr, prepare: &PrepareResize, why: &str) {
         let text = format!("a peer asks for another size: {why}");
         let about = Some(volume).filter(|d| self.node.devices.contains(*d));
-        self.note(crate::Severity::Warning, about, Some(i), "resize-refused", text);
+        self.out.note(crate::Severity::Warning, about, Some(i), "resize-refused", text);
         let nowhere = Sector(0);
         let asked =
             NewSize { user: prepare.user_size, flags: prepare.flags, own: nowhere, smallest: None, before: nowhere };
@@ -184,9 +184,9 @@ impl Resource {
     }
 
     fn leave_for_size(&mut self, d: VolumeNr, reason: Reason, text: &str) {
-        self.note(crate::Severity::Error, Some(d), None, reason.name(), text);
+        self.out.note(crate::Severity::Error, Some(d), None, reason.name(), text);
         for i in self.neighbours9() {
-            self.give_up(i, reason.name(), reason.to_string());
+            self.out.give_up(i, reason.name(), reason.to_string());
         }
     }
 
@@ -222,7 +222,7 @@ impl Resource {
             if by.initiator == i {
                 return Some(false);
             }
-            self.clear_out_of_sync(i, d, grown);
+            self.node.clear_out_of_sync(i, d, grown);
         } else if by.children.contains(i) {
             self.node.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         }
@@ -241,16 +241,18 @@ impl Resource {
             return self.begin_as_source(i, d);
         }
         if own.min(peer) == DiskState::UpToDate {
-            self.peer_has_this_generation9(i, d);
+            self.node.peer_has_this_generation9(i, d);
         }
         self.begin_as_target9(i, d);
     }
+}
 
+impl Node {
     /// Two good copies that replicate have the same generation: what the peer said of its own may be of a time before.
     fn peer_has_this_generation9(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(b) = &self.node.devices[d].backing else { return };
+        let Some(b) = &self.devices[d].backing else { return };
         let (current, history) = (b.md.current, b.md.history.to_vec());
-        let pd = &mut self.node.connections[i].peer_devices[d];
+        let pd = &mut self.connections[i].peer_devices[d];
         if let Some(told) = pd.uuids110.as_mut().filter(|told| !told.current.same(current)) {
             (told.current, told.history) = (current, history);
         }

@@ -1,0 +1,142 @@
+//! What is to be said and done: effects, notices, handlers, and links that must end.
+//!
+//! Whoever acts adds to it. Nobody reads it back but `resource.rs`, which hands the effects out, and who ends links and
+//! does chores.
+
+use crate::api::{ConnectionState as Lost, Effect, HandlerCall, Notice, Segments};
+use crate::housekeeping::chores::Chores;
+use crate::link_end::endings::{Ending, Endings, LinkEnd};
+use crate::notice::{Event, Severity};
+use std::collections::{BTreeMap, VecDeque};
+use units::{Instant, NodeId, VolumeNr};
+
+/// How many decisions `why` remembers.
+const REMEMBERED: usize = 64;
+
+/// What a resource wants said and done.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    /// When that is, as [`crate::node::Node`] has it.
+    pub(crate) now: Instant,
+    /// In the order in which they are to be carried out.
+    pub(crate) effects: VecDeque<Effect>,
+    /// Links that must end.
+    pub(crate) endings: Endings,
+    pub(crate) status_changed: bool,
+    pub(crate) chores: Chores,
+    /// The last ones, for `why`.
+    pub(crate) decisions: VecDeque<(Instant, Notice)>,
+    /// Those that run.
+    pub(crate) handlers: BTreeMap<u64, HandlerCall>,
+    next_handler: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> Outbox {
+        Outbox {
+            now: Instant(0),
+            effects: VecDeque::new(),
+            endings: Endings::default(),
+            status_changed: true,
+            chores: Chores::default(),
+            decisions: VecDeque::new(),
+            handlers: BTreeMap::new(),
+            next_handler: 0,
+        }
+    }
+
+    pub(crate) fn emit(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    pub(crate) fn release(&mut self, data: Segments) {
+        if data != Segments::None {
+            self.emit(Effect::Release(data));
+        }
+    }
+
+    /// Has a handler called; returns the number that its end will have.
+    pub(crate) fn handler(&mut self, event: &'static str, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
+        self.next_handler += 1;
+        let call = HandlerCall { event, volume: d, peer: i };
+        self.handlers.insert(self.next_handler, call.clone());
+        self.emit(Effect::RunHandler { id: self.next_handler, call });
+        self.next_handler
+    }
+
+    /// Tells people something that its reason names.
+    pub(crate) fn note(
+        &mut self,
+        severity: Severity,
+        d: Option<VolumeNr>,
+        i: Option<NodeId>,
+        reason: &'static str,
+        text: impl Into<String>,
+    ) {
+        self.tell(severity, d, i, reason, Event::Other, text.into());
+    }
+
+    /// Tells people and programs.
+    pub(crate) fn tell(
+        &mut self,
+        severity: Severity,
+        d: Option<VolumeNr>,
+        i: Option<NodeId>,
+        reason: &'static str,
+        event: Event,
+        text: String,
+    ) {
+        self.chores.mark();
+        let notice = Notice { severity, volume: d, peer: i, reason, text, event };
+        if self.decisions.len() == REMEMBERED {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back((self.now, notice.clone()));
+        self.emit(Effect::Log(notice));
+    }
+
+    // -- links that must end -----------------------------------------------------------------------------------------
+
+    /// Reports that the link to a peer must end.
+    pub(crate) fn end_link(&mut self, peer: NodeId, end: LinkEnd, reason: &'static str, text: String) {
+        self.endings.report(Ending { peer, end, reason, text });
+    }
+
+    /// The peer broke the protocol: drop the link and try again.
+    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.drop_link(i, Lost::ProtocolError, reason, text);
+    }
+
+    /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
+    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::Lost(lost), reason, text);
+    }
+
+    /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
+    /// calls handlers.
+    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::RetryLater, reason, text);
+    }
+
+    /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
+    /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
+    /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
+    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
+        self.end_link(i, LinkEnd::Refused, reason, text.to_owned());
+    }
+
+    /// The peer is not acceptable: StandAlone until the administrator says otherwise.
+    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::GiveUp, reason, text);
+    }
+
+    /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
+    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::CompareAnew, reason, text);
+    }
+
+    /// The two part by leave, or by the administrator's word: StandAlone.
+    pub(crate) fn part(&mut self, i: NodeId) {
+        self.end_link(i, LinkEnd::Parted, "", String::new());
+    }
+}
