@@ -8,7 +8,6 @@ use crate::Resource;
 use crate::al::queue::{AlJob, InFlight};
 use crate::api::{DiskError, MetaOp};
 use crate::device::Device;
-use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use crate::repetition::place::Repetition;
@@ -33,7 +32,7 @@ impl Resource {
                 self.submit_write(write);
             }
             // Only who must wait is worth an allocation.
-            Some(waits) => self.node.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
+            Some(waits) => self.node.devices[d].wait_for_al(waits, AlJob::Local(Box::new(write))),
         }
     }
 
@@ -46,7 +45,7 @@ impl Resource {
         match self.acquire_al(d, job.range()) {
             None => self.al_granted(job, false),
             Some(Acquire::Active) => self.al_granted(job, true),
-            Some(waits) => self.node.wait_for_al(d, waits, job),
+            Some(waits) => self.node.devices[d].wait_for_al(waits, job),
         }
     }
 
@@ -185,25 +184,6 @@ impl Resource {
     }
 }
 
-impl Node {
-    fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
-        let queue = &mut self.devices[d].al_queue;
-        match how {
-            Acquire::Active => unreachable!("it need not wait"),
-            Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
-            Acquire::Busy(_) => queue.refused.push_back(job),
-        }
-    }
-
-    pub(crate) fn release_al(&mut self, d: VolumeNr, range: SectorRange) {
-        let Some(backing) = &mut self.devices[d].backing else { return };
-        let extents = ExtentRange::of(range).expect("it was acquired");
-        if backing.al.release(extents) {
-            self.devices[d].recheck_al = true;
-        }
-    }
-}
-
 impl Device {
     /// Does any write wait for the activity log?
     pub(crate) fn al_waiting(&self) -> bool {
@@ -221,6 +201,25 @@ impl Device {
             if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
                 break;
             }
+        }
+    }
+}
+
+impl Device {
+    fn wait_for_al(&mut self, how: Acquire, job: AlJob) {
+        let queue = &mut self.al_queue;
+        match how {
+            Acquire::Active => unreachable!("it need not wait"),
+            Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
+            Acquire::Busy(_) => queue.refused.push_back(job),
+        }
+    }
+
+    pub(crate) fn release_al(&mut self, range: SectorRange) {
+        let Some(backing) = &mut self.backing else { return };
+        let extents = ExtentRange::of(range).expect("it was acquired");
+        if backing.al.release(extents) {
+            self.recheck_al = true;
         }
     }
 }

@@ -135,7 +135,7 @@ impl Resource {
         if !self.node.devices.contains(d) {
             self.out.release(payload);
             if matches!(packet, Packet::State(_)) {
-                self.node.speaks_in_attempt(i);
+                self.node.connections[i].speaks_in_attempt(self.node.now);
             }
             let tolerated = matches!(
                 packet,

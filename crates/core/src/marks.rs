@@ -2,7 +2,7 @@
 
 use crate::Resource;
 use crate::connection::Keeps;
-use crate::node::Node;
+use crate::device::Device;
 use units::{NodeId, SectorRange, VolumeNr};
 
 impl Resource {
@@ -30,9 +30,9 @@ impl Resource {
     }
 }
 
-impl Node {
+impl Device {
     /// Bits for this peer: the fully covered blocks of the range are equal.
-    pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
+    pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, range: SectorRange) -> u64 {
+        self.bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
     }
 }

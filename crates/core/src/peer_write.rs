@@ -166,8 +166,8 @@ impl Resource {
             }
             self.final_ack(i, d, &w, result.is_ok());
         }
-        if w.al_held && !(here && self.node.keeps_in_log(i, w.position)) {
-            self.node.release_al(d, w.range);
+        if w.al_held && !(here && self.node.connections[i].keeps_in_log(w.position)) {
+            self.node.devices[d].release_al(w.range);
         }
         if here {
             self.leave_epoch(i, w.epoch, w.told);

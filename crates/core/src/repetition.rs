@@ -45,7 +45,7 @@ impl Resource {
     pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
         let ended = repetition.and_then(|key| self.node.devices[d].repetitions.remove(key));
         if let Some(Repetition { range, al_held: true, .. }) = ended {
-            self.node.release_al(d, range);
+            self.node.devices[d].release_al(range);
         }
     }
 
@@ -96,7 +96,7 @@ impl Resource {
             for i in self.node.connections.ids() {
                 self.copy_by_resync(i, d, range);
             }
-            self.node.release_al(d, range);
+            self.node.devices[d].release_al(range);
         }
     }
 }

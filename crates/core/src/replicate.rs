@@ -155,7 +155,7 @@ impl Resource {
         let (range, took, n) = (w.range, self.node.now.since(w.submitted.at), w.owners());
         self.node.devices[d].latencies.note(Stage::WritePeer, took, n);
         if late {
-            self.node.clear_out_of_sync(i, d, range);
+            self.node.devices[d].clear_out_of_sync(i, range);
         }
         self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         self.try_finish(key);

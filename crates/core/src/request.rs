@@ -257,7 +257,7 @@ impl Resource {
     pub(crate) fn leave(&mut self, write: &mut NewWrite) {
         let d = write.device;
         if std::mem::take(&mut write.al_held) {
-            self.node.release_al(d, write.range);
+            self.node.devices[d].release_al(write.range);
         }
         self.node.devices[d].writing.remove(write.range.start, write.interval);
         self.node.devices[d].recheck = true;
@@ -399,7 +399,7 @@ impl Resource {
     fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
         for i in self.node.connections.ids() {
             if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
-                self.node.clear_out_of_sync(i, d, range);
+                self.node.devices[d].clear_out_of_sync(i, range);
             }
         }
     }
@@ -418,7 +418,7 @@ impl Resource {
             }
         }
         if w.leave_al() {
-            self.node.release_al(d, w.range);
+            self.node.devices[d].release_al(w.range);
         }
         if w.legs.was_sent() {
             let mut holders = w.legs.holders();

@@ -162,7 +162,7 @@ impl Resource {
                 self.send_state(i, d);
             }
             self.follow_resync_states(i, d, old, new);
-            self.node.note_begun(i, d, [old.replication, new.replication]);
+            self.node.connections[i].peer_devices[d].note_begun([old.replication, new.replication]);
             self.heard_why_refused(i, d);
         }
         let failed = new.disk == DiskState::Failed && old.disk != DiskState::Failed;

@@ -17,7 +17,7 @@ impl Resource {
     pub(super) fn seek_consent(&mut self, d: VolumeNr) {
         match self.ask_to_attach(d) {
             true => self.node.devices[d].step_of_attach(Step::Consent(None)),
-            false => self.node.ask_again_soon(d),
+            false => self.node.devices[d].ask_again_soon(self.node.now),
         }
     }
 
@@ -37,14 +37,7 @@ impl Resource {
             let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
             return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
         }
-        self.node.ask_again_soon(d);
-    }
-}
-
-impl Node {
-    fn ask_again_soon(&mut self, d: VolumeNr) {
-        let soon = self.now + SOON;
-        self.devices[d].step_of_attach(Step::Consent(Some(soon)));
+        self.node.devices[d].ask_again_soon(self.node.now);
     }
 }
 
@@ -76,5 +69,12 @@ impl Device {
     pub(crate) fn is_opening(&self) -> bool {
         let step = self.attaching.as_ref().map(|attaching| &attaching.step);
         step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
+    }
+}
+
+impl Device {
+    fn ask_again_soon(&mut self, now: Instant) {
+        let soon = now + SOON;
+        self.step_of_attach(Step::Consent(Some(soon)));
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod slot;
 use crate::api::{ConnectionState, Severity};
 use crate::command::transaction::Transaction;
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, Stage, TwoPhase};
+use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::view::{Kind, Refusal};
@@ -124,7 +125,7 @@ impl Resource {
         };
         let matter = Matter::State { asked, change };
         if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), VolumeNr::NONE, matter) {
-            self.node.connect_later(i, SOON);
+            self.node.connections[i].connect_later(SOON, self.node.now);
         }
     }
 
@@ -139,7 +140,7 @@ impl Resource {
         });
         let doubled = if peers > 2 { collisions.min(MOST_DOUBLED) } else { 0 };
         let turns = if peers > 1 { self.rng.next_u64() % (5 << doubled) } else { 0 };
-        self.node.connect_later(i, Duration(SOON.0 * (1 + turns)));
+        self.node.connections[i].connect_later(Duration(SOON.0 * (1 + turns)), self.node.now);
     }
 
     /// P_TWOPC_YES, P_TWOPC_NO, P_TWOPC_RETRY.
@@ -392,10 +393,10 @@ impl Resource {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
                 self.out.give_up(i, reason.name(), reason.to_string());
             }
-            (Verdict::Retry(_), _) => self.node.connect_later(i, LATER),
+            (Verdict::Retry(_), _) => self.node.connections[i].connect_later(LATER, self.node.now),
             (_, Code::ConcurrentStateChange) => self.connect_soon(i),
             (_, Code::FailedByPeer) if self.node.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
-                self.node.connect_later(i, LATER);
+                self.node.connections[i].connect_later(LATER, self.node.now);
             }
             _ => {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
@@ -511,15 +512,6 @@ impl Resource {
 }
 
 impl Node {
-    fn connect_later(&mut self, i: NodeId, wait: Duration) {
-        let at = self.now + wait;
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.again = Some(at);
-        }
-    }
-}
-
-impl Node {
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
         self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
@@ -591,4 +583,13 @@ fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
         }
     }
     (target, asked, volume)
+}
+
+impl Connection {
+    fn connect_later(&mut self, wait: Duration, now: Instant) {
+        let at = now + wait;
+        if let Some(nine) = self.nine_mut() {
+            nine.again = Some(at);
+        }
+    }
 }

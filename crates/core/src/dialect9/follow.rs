@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::connection::Keeps;
+use crate::connection::PeerDevice;
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
@@ -70,7 +71,7 @@ impl Resource {
         self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
         let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
         self.take_as_fact(i, d, change.into_iter().collect());
-        self.node.awaits_bitmap(i);
+        self.node.connections[i].awaits_bitmap(self.node.now);
     }
 
     /// The peer has decided that nothing is to be copied. Its copy and this one count as before the connect.
@@ -107,18 +108,6 @@ impl Resource {
 }
 
 impl Node {
-    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
-    /// it has made of that has come: that says nothing of the resync.
-    pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
-        let says = &mut self.connections[i].peer_devices[d].says;
-        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
-        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
-            *says = Replication::Established;
-        }
-    }
-}
-
-impl Node {
     /// May the peer have come to something else than this node?
     fn may_differ(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
@@ -136,5 +125,17 @@ impl Node {
                 && c.decides_by(Private::Follow)
                 && unheard(c.peer_devices[d].says)
         })
+    }
+}
+
+impl PeerDevice {
+    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
+    /// it has made of that has come: that says nothing of the resync.
+    pub(crate) fn note_begun(&mut self, [old, new]: [Replication; 2]) {
+        let says = &mut self.says;
+        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
+        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
+            *says = Replication::Established;
+        }
     }
 }

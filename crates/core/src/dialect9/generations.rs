@@ -80,7 +80,7 @@ impl Resource {
         self.node.connections[i].peer_devices[d].uuids_stale = false;
         self.node.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
         if !self.node.state.is_connected(i) {
-            return self.node.uuids_of_handshake(i, d, packet);
+            return self.node.connections[i].uuids_of_handshake(d, packet);
         }
         if !self.node.state.replicates(i, d) {
             return;

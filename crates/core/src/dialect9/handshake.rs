@@ -94,7 +94,7 @@ impl Resource {
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
     pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        self.node.speaks_in_attempt(i);
+        self.node.connections[i].speaks_in_attempt(self.node.now);
         // Without an attempt it is left over from one that was given up.
         let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
         if let Some(outcome) = &mut attempt.volumes[d].outcome {
@@ -295,7 +295,7 @@ impl Resource {
             return;
         }
         self.prepare_bitmap(i, d, bitmap);
-        self.node.awaits_bitmap(i);
+        self.node.connections[i].awaits_bitmap(self.node.now);
         self.begin_resync9(i, d, replication);
     }
 
@@ -482,22 +482,6 @@ impl Resource {
 }
 
 impl Node {
-    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
-    /// now, nothing follows from that.
-    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        let Some(part) = self.connections[i].part_mut(d) else { return };
-        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
-            part.outcome = None;
-        }
-    }
-
-    /// The peer has said all of a volume, perhaps of one that this node does not have.
-    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
-        if let Some(attempt) = self.connections[i].attempt_mut() {
-            attempt.speaks.get_or_insert(self.now);
-        }
-    }
-
     /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
     /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
     /// back first, for which they wait a while.
@@ -757,4 +741,22 @@ fn nothing_to_take(rule: Reason, sides: [Told<'_>; 2]) -> bool {
 /// Why the nodes stay apart.
 fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
     if strategy == Strategy::Unrelated { Reason::UnrelatedData } else { rule }
+}
+
+impl Connection {
+    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
+    /// now, nothing follows from that.
+    pub(crate) fn uuids_of_handshake(&mut self, d: VolumeNr, packet: Uuids110) {
+        let Some(part) = self.part_mut(d) else { return };
+        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
+            part.outcome = None;
+        }
+    }
+
+    /// The peer has said all of a volume, perhaps of one that this node does not have.
+    pub(crate) fn speaks_in_attempt(&mut self, now: Instant) {
+        if let Some(attempt) = self.attempt_mut() {
+            attempt.speaks.get_or_insert(now);
+        }
+    }
 }

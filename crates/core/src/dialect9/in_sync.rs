@@ -7,6 +7,7 @@ pub(crate) mod unsaid;
 
 use crate::Resource;
 use crate::connection::Keeps;
+use crate::connection::PeerDevice;
 use crate::decide::DiskState;
 use crate::decide::state::{PairState, Replication};
 use crate::device::Device;
@@ -191,7 +192,7 @@ impl Resource {
             return;
         }
         if told.nodes.nodes().contains(self.node.cfg.node) {
-            self.node.unmarked_by_peer(i, d, range);
+            self.node.connections[i].peer_devices[d].unmarked_by_peer(range, self.node.devices[d].size);
         }
         // A Primary's writes overtake what is said by who does not get them.
         let behind =
@@ -228,20 +229,9 @@ impl Resource {
         if !self.is_clean(i, d, part) || self.is_written_to(d, part) {
             return;
         }
-        let cleared: u64 = listed.into_iter().map(|n| self.node.clear_out_of_sync(n, d, part)).sum();
+        let cleared: u64 = listed.into_iter().map(|n| self.node.devices[d].clear_out_of_sync(n, part)).sum();
         if cleared > 0 || self.node.state.replication(i, d).is_source() {
             self.tell_who_is_in_sync(d, all);
-        }
-    }
-}
-
-impl Node {
-    /// The peer has the same there as this node, and so has marked nothing.
-    fn unmarked_by_peer(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let size = self.devices[d].size;
-        let marked = &mut self.connections[i].peer_devices[d].marked_by_peer;
-        if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
-            *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
         }
     }
 }
@@ -264,5 +254,15 @@ impl Node {
     /// Are no blocks of the range marked towards a peer?
     fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         self.devices[d].bitmap(i).is_some_and(|(b, slot)| b.in_sync(slot, range))
+    }
+}
+
+impl PeerDevice {
+    /// The peer has the same there as this node, and so has marked nothing.
+    fn unmarked_by_peer(&mut self, range: SectorRange, size: Sector) {
+        let marked = &mut self.marked_by_peer;
+        if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
+            *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
+        }
     }
 }

@@ -39,7 +39,7 @@ impl Resource {
             }
             for range in left {
                 self.mark_for_others(i, d, range);
-                self.node.release_al(d, range);
+                self.node.devices[d].release_al(range);
             }
         }
     }
@@ -75,14 +75,14 @@ impl Resource {
         for write in told {
             for other in self.node.connections.ids().filter(|other| *other != i) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
-                    self.node.clear_out_of_sync(other, write.volume, write.range);
+                    self.node.devices[write.volume].clear_out_of_sync(other, write.range);
                 } else if !has.contains(other) {
                     self.mark_out_of_sync(other, write.volume, write.range);
                     self.tell_target(other, write);
                 }
             }
             if write.log == InLog::Held {
-                self.node.release_al(write.volume, write.range);
+                self.node.devices[write.volume].release_al(write.range);
             }
         }
         self.node.connections.ids().filter(|other| *other != i).for_each(|other| self.mark_unlogged(other));
@@ -197,7 +197,7 @@ impl Resource {
             }
         }
         for write in left.iter().filter(|write| write.log == InLog::Held) {
-            self.node.release_al(write.volume, write.range);
+            self.node.devices[write.volume].release_al(write.range);
         }
     }
 
@@ -259,19 +259,6 @@ impl Resource {
 }
 
 impl Node {
-    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
-    /// it.
-    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
-        let unsettled = self.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
-        match unsettled.filter(|write| write.log == InLog::OfWrite) {
-            Some(write) => {
-                write.log = InLog::Held;
-                true
-            }
-            None => false,
-        }
-    }
-
     /// The disk's log is gone.
     pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
         let all = self.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
@@ -474,5 +461,20 @@ impl Node {
         let trying = ConnectionState::Unconnected..=ConnectionState::Connecting;
         let tries = |i| trying.contains(&self.state.connection(i));
         self.connections.iter().any(|(i, c)| left(c) && tries(i))
+    }
+}
+
+impl Connection {
+    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
+    /// it.
+    pub(crate) fn keeps_in_log(&mut self, at: Option<u64>) -> bool {
+        let unsettled = self.unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
+        match unsettled.filter(|write| write.log == InLog::OfWrite) {
+            Some(write) => {
+                write.log = InLog::Held;
+                true
+            }
+            None => false,
+        }
     }
 }

@@ -88,7 +88,7 @@ impl Resource {
         }
         if self.in_mesh9() && self.node.state.replication(i, d) > Replication::Established {
             // It may be the target of a third node by now, and not have said so.
-            self.node.awaits_bitmap(i);
+            self.node.connections[i].awaits_bitmap(self.node.now);
         }
         let (_, said) = dialect84::connection_and_replication(theirs.conn);
         let attaches = theirs.disk == DiskState::Negotiating;

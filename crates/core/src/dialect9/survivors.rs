@@ -152,7 +152,7 @@ impl Resource {
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
         self.out.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
-        self.node.awaits_bitmap(i);
+        self.node.connections[i].awaits_bitmap(self.node.now);
         if replication == Replication::WFBitMapT {
             self.node.connections[i].survivor.gets = Some(named);
         }
@@ -197,11 +197,6 @@ impl Node {
             self.connections[got.node].heard_at = Some(got.at);
         }
     }
-
-    /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
-    pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
-        self.connections[i].survivor.until = Some(self.now + PATIENCE);
-    }
 }
 
 impl Node {
@@ -229,5 +224,12 @@ impl Node {
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
         let owed = |c: &Connection| c.loss.is_owed_until().filter(|until| self.now < *until);
         self.connections.values().flat_map(|c| c.survivor.until.into_iter().chain(owed(c))).min()
+    }
+}
+
+impl Connection {
+    /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
+    pub(super) fn awaits_bitmap(&mut self, now: Instant) {
+        self.survivor.until = Some(now + PATIENCE);
     }
 }

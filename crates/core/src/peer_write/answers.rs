@@ -26,7 +26,7 @@ impl Resource {
         let pair = self.node.state.pair(i, d);
         let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
         if pair.replication.is_working() && may_clear {
-            self.node.clear_out_of_sync(i, d, w.range);
+            self.node.devices[d].clear_out_of_sync(i, w.range);
             let named = self.node.connections[i].names_requests();
             self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
         } else {

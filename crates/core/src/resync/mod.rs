@@ -200,7 +200,7 @@ impl Resource {
 
     /// A block is the same on both nodes now, but for what has overtaken it.
     fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
-        let bits = self.node.clear_out_of_sync(i, d, range);
+        let bits = self.node.devices[d].clear_out_of_sync(i, range);
         bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
     }
 

@@ -222,7 +222,7 @@ impl Resource {
             if by.initiator == i {
                 return Some(false);
             }
-            self.node.clear_out_of_sync(i, d, grown);
+            self.node.devices[d].clear_out_of_sync(i, grown);
         } else if by.children.contains(i) {
             self.node.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         }
