@@ -132,19 +132,35 @@ impl DeviceLinks {
         result
     }
 
+    /// Makes all links to the volume's door as it is called by now, then removes this node's that it is called no more.
+    ///
+    /// # Errors
+    /// As [`DeviceLinks::create`] and [`DeviceLinks::remove`].
+    pub fn rename(&self, names: &Names, taken: bool) -> io::Result<()> {
+        let made = self.create(names, taken);
+        let stay = self.links(names)?;
+        made.and(self.remove_but(&names.resource, names.volume, &stay))
+    }
+
     /// Removes this node's links to the volume's door, and directories that are empty then. It is no error if there
     /// are none, or only another node's.
     ///
     /// # Errors
     /// If one cannot be removed.
     pub fn remove(&self, resource: &str, volume: u32) -> io::Result<()> {
+        self.remove_but(resource, volume, &[])
+    }
+
+    fn remove_but(&self, resource: &str, volume: u32, stay: &[PathBuf]) -> io::Result<()> {
         let door = self.door(resource, volume)?;
-        let mut result = remove_link(&self.path(resource, volume)?, &door, &self.base);
+        let path = self.path(resource, volume)?;
+        let mut result = if stay.contains(&path) { Ok(()) } else { remove_link(&path, &door, &self.base) };
         if let Some(drbd) = &self.drbd {
             let is_name = |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"drbd"));
             let own = entries(drbd).filter(|path| is_name(path) && path.is_symlink());
             let nested = ["by-res", "by-disk"].map(|by| drbd.join("drbd").join(by));
-            for link in own.chain(nested.iter().flat_map(|from| links_below(from))) {
+            let all = own.chain(nested.iter().flat_map(|from| links_below(from)));
+            for link in all.filter(|link| !stay.contains(link)) {
                 result = result.and(remove_link(&link, &door, drbd));
             }
         }
@@ -366,6 +382,21 @@ mod tests {
         fs::write(at("block/147:6"), "").unwrap();
         (0..6).for_each(|volume| links.remove("r0", volume).unwrap());
         assert!(!at("drbd6").is_symlink() && !at("drbd").exists() && !at("urbd/by-res").exists());
+    }
+
+    #[test]
+    fn a_volume_on_another_disk_has_another_name() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        let links = DeviceLinks::new(at("urbd"), Some(base.path().to_owned()), Path::new("/run/urbd"));
+        links.create(&names("r0", 0, 1, Some("/dev/vg/a")), false).unwrap();
+        links.create(&names("r1", 0, 2, Some("/dev/vg/c")), false).unwrap();
+        links.rename(&names("r0", 0, 1, Some("/dev/lv/b")), false).unwrap();
+        let there = |name: &str| at(name).is_symlink();
+        assert!(["urbd/by-res/r0/0", "drbd1", "drbd/by-res/r0/0", "drbd/by-disk/lv/b"].into_iter().all(there));
+        assert!(!there("drbd/by-disk/vg/a") && there("drbd/by-disk/vg/c") && there("drbd2"));
+        links.rename(&names("r0", 0, 1, None), false).unwrap();
+        assert!(there("drbd1") && !at("drbd/by-disk/lv").exists());
     }
 
     #[test]
