@@ -94,6 +94,7 @@ class Text:
             ("a disk that is not there", [self.of(disk="/nonexistent/disk")]),
             ("meta-disk", [self.of(meta=self.meta)]),
             ("minor", [self.of(device="/dev/drbd7 minor 7"), self.of(device="/dev/drbd8 minor 8")]),
+            ("a name", [self.of(device="/dev/drbd_one minor 0"), self.of(device="drbd_two minor 0")]),
             ("own port", [self.of(port=7901), self.of(port=7902)]),
             ("peer's port", [self.of(far=7901), self.of(far=7902)]),
         ]

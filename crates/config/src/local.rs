@@ -112,6 +112,7 @@ impl Config {
             nr: volume.nr,
             implicit: volume.implicit,
             minor: volume.minor,
+            name: volume.name.clone(),
             backing: match below.and_then(|b| b.volume(volume.nr)) {
                 Some(lower) => Some(device_below(lower.minor)),
                 None => volume.backing.clone(),

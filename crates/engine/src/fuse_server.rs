@@ -488,6 +488,7 @@ fn names(local: &LocalResource) -> Vec<Names> {
         volume: u32::from(volume.nr.0),
         implicit: volume.implicit,
         minor: volume.minor,
+        name: volume.name.clone(),
         disk: volume.backing.as_ref().map(|backing| backing.path.clone()),
     };
     local.volumes.iter().map(of).collect()

@@ -48,6 +48,8 @@ pub struct Names {
     pub implicit: bool,
     /// The device's minor number.
     pub minor: u32,
+    /// What the configuration calls it beside that, if anything.
+    pub name: Option<String>,
     /// The path of its disk.
     pub disk: Option<String>,
 }
@@ -178,6 +180,8 @@ impl DeviceLinks {
         let mut links = vec![self.path(&names.resource, names.volume)?];
         let Some(base) = self.drbd.as_ref().filter(|_| !self.leaves_to_kernel(names)) else { return Ok(links) };
         links.push(base.join(format!("drbd{}", names.minor)));
+        let one = |name: &&String| name.starts_with("drbd_") && one_component(name).is_ok();
+        links.extend(names.name.as_ref().filter(one).map(|name| base.join(name)));
         let by_res = base.join("drbd/by-res").join(&names.resource);
         links.push(if names.implicit { by_res } else { by_res.join(names.volume.to_string()) });
         let disk = names.disk.as_deref().map(|disk| disk.strip_prefix("/dev/").unwrap_or(disk));
@@ -291,7 +295,7 @@ mod tests {
     use super::*;
 
     fn names(resource: &str, volume: u32, minor: u32, disk: Option<&str>) -> Names {
-        Names { resource: resource.into(), volume, implicit: false, minor, disk: disk.map(str::to_owned) }
+        Names { resource: resource.into(), volume, implicit: false, minor, name: None, disk: disk.map(str::to_owned) }
     }
 
     #[test]
@@ -342,7 +346,14 @@ mod tests {
         fs::write(at("drbd9"), "a device of the kernel").unwrap();
         assert!(links.create(&names("r2", 0, 9, None), true).is_err());
         assert!(at("urbd/by-res/r2/0").is_symlink(), "the others are made");
-        for (resource, volume) in [("r0", 3), ("mail", 0), ("r1", 0), ("r2", 0)] {
+        // A name of its own, and what would be one elsewhere.
+        for (name, made) in [("drbd_mail", true), ("drbd_/../../etc", false), ("null", false)] {
+            let named = Names { name: Some(name.to_owned()), ..names("r3", 0, 10, None) };
+            links.create(&named, false).unwrap();
+            assert_eq!(links.links(&named).unwrap().len(), if made { 4 } else { 3 }, "{name}");
+        }
+        assert_eq!(of("drbd_mail").as_deref(), Some(Path::new("/run/urbd/r3.dev/0")));
+        for (resource, volume) in [("r0", 3), ("mail", 0), ("r1", 0), ("r2", 0), ("r3", 0)] {
             links.remove(resource, volume).unwrap();
         }
         let mut left: Vec<PathBuf> = entries(base.path()).collect();
