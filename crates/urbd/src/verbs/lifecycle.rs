@@ -197,9 +197,11 @@ pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
 /// process for the end of the service.
 pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
-    check_startable(call.context, local)?;
     let name = &local.name;
     let runs = call.context.is_running(name);
+    if runs || !engine::is_waited_for(&call.context.run_dir, name) {
+        check_startable(call.context, local)?;
+    }
     if runs {
         metadata::check_room(local)?;
     }
