@@ -140,7 +140,7 @@ pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Resul
 /// Can a process run it, whoever starts it? Not asked where applications wait for it: the process serves what it can.
 pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
-    engine::resource_config(local).map_err(|why| Problem::new(exit::FAILURE, format!("{}: {why}", local.name)))?;
+    engine::resource_config(local).map_err(|why| Problem::usage(format!("{}: {why}", local.name)))?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
 }
 
