@@ -96,3 +96,24 @@ def test_a_volume_comes_and_goes_under_a_mounted_file_system(cluster, version):
     # Under load the check of the file system is a user for some moments more.
     eventually("nobody has the device open", lambda: a.call("secondary", "r0").rc == 0)
     cluster.assert_same()
+
+
+def test_another_handler_is_called_from_then_on(cluster):
+    """Nothing else of the file differs; a second `adjust` finds nothing."""
+    a, b = (cluster.node(name, size=SIZE) for name in "ab")
+    files = [os.path.join(cluster.dir, name) for name in ("first", "second")]
+    cluster.up(primary=b)
+    for called in (files[0], files[1], None):
+        cluster.configure(handlers=f"after-resync-target \"echo $DRBD_RESOURCE >> {called}\";" if called else "")
+        a.urbd("adjust", "r0")
+        again = a.call("-d", "adjust", "r0")
+        assert again.rc == 0 and not again.out.strip(), again
+        for path in files:
+            open(path, "w").close()
+        done = a.log().count("resync done")
+        a.urbd("invalidate", "r0")
+        eventually("it is copied", lambda done=done: a.log().count("resync done") > done, 20)
+        cluster.wait_synced()
+        if called:
+            eventually(f"{called} is written", lambda called=called: os.path.getsize(called), 10)
+        assert [path for path in files if os.path.getsize(path)] == [path for path in files if path == called]

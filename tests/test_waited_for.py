@@ -96,7 +96,12 @@ def test_what_cannot_be_used_of_the_file(cluster, what):
             assert r.rc in (1, 10, 11) and word in r.err, r
     # Whoever mends the file goes on with it, under the application.
     cluster.configure(**{name: {"protocol": "C"}.get(name, "") for name in options})
-    a.urbd("adjust", "r0")
+    if what == "a group":
+        # Who may look is settled at the start.
+        a.kill_process()
+        a.start()
+    else:
+        a.urbd("adjust", "r0")
     b = cluster.nodes[1]
     b.create_md()
     b.start()

@@ -52,6 +52,7 @@ pub use command::shell_line;
 pub use error::{Error, ErrorKind, Errors, Span, Warning};
 pub use files::{Disk, Files, Memory};
 pub use load::{LoadOptions, Version, load, load_from, load_text};
+pub use local::FixedSinceStart;
 pub use model::*;
 pub use options::*;
 pub use overlay::OverlayScope;

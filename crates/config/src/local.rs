@@ -112,6 +112,7 @@ impl Config {
             nr: volume.nr,
             implicit: volume.implicit,
             minor: volume.minor,
+            name: volume.name.clone(),
             backing: match below.and_then(|b| b.volume(volume.nr)) {
                 Some(lower) => Some(device_below(lower.minor)),
                 None => volume.backing.clone(),
@@ -184,6 +185,15 @@ impl Config {
         }
         findings.into_result().map(|_| ())
     }
+}
+
+/// A difference that a process does not take over while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedSinceStart {
+    /// In words.
+    pub what: String,
+    /// Does the next process have it, also where that takes over devices that are in use?
+    pub by_next_process: bool,
 }
 
 impl LocalResource {
@@ -274,6 +284,33 @@ impl LocalResource {
             findings.error(Error::new(ErrorKind::Value, &peer.span, message).help(help));
         }
         findings.into_result().map(|_| ())
+    }
+
+    /// What differs in `new` that a process has from its start, and does not change while it runs: in words of the
+    /// language, each with what is done about it.
+    #[must_use]
+    pub fn fixed_since_start(&self, new: &LocalResource) -> Vec<FixedSinceStart> {
+        let mut all = Vec::new();
+        for volume in &self.volumes {
+            let Some(other) = new.volumes.iter().find(|v| v.nr == volume.nr) else { continue };
+            if volume.minor != other.minor {
+                let what = format!("minor {} of volume {} becomes {}", volume.minor, volume.nr, other.minor);
+                all.push(FixedSinceStart { what, by_next_process: false });
+            }
+        }
+        let (was, is) = (&self.urbd, &new.urbd);
+        let own = [
+            ("front-end", was.front_end != is.front_end),
+            ("fuse-io-uring", was.fuse_io_uring != is.fuse_io_uring),
+            ("hand-over", was.hand_over != is.hand_over),
+            ("drbd-names", was.drbd_names != is.drbd_names),
+            ("status-group", was.status_group != is.status_group),
+        ];
+        all.extend(own.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| {
+            let what = format!("`{name}` in the section `urbd` has another value");
+            FixedSinceStart { what, by_next_process: true }
+        }));
+        all
     }
 
     /// Net options that contradict each other; DRBD refuses them when the connection is made.

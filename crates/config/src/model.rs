@@ -93,6 +93,8 @@ pub struct Volume {
     pub implicit: bool,
     /// The minor number, 0 to 2^20 − 1.
     pub minor: u32,
+    /// What `device` calls it beside `drbdMINOR`: a name that begins with `drbd_`, without `/dev/`.
+    pub name: Option<String>,
     /// The backing storage; `None` on a host that is diskless on purpose.
     pub backing: Option<Backing>,
     /// Merged disk options.
@@ -223,6 +225,8 @@ pub struct LocalVolume {
     pub implicit: bool,
     /// The minor number.
     pub minor: u32,
+    /// What `device` calls it beside `drbdMINOR`: a name that begins with `drbd_`, without `/dev/`.
+    pub name: Option<String>,
     /// The backing storage; `None`: this host is diskless on purpose.
     pub backing: Option<Backing>,
     /// Merged disk options. A `resync-after` names a resource and volume; see [`LocalVolume::resync_after_minor`].

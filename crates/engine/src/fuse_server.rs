@@ -136,6 +136,20 @@ impl FuseServer {
         Ok(server)
     }
 
+    /// The configuration has changed: what volumes are called changes with their disks.
+    pub(crate) fn rename(&mut self, local: &LocalResource) {
+        let before = std::mem::replace(&mut self.names, names(local));
+        for names in self.names.iter().filter(|names| !before.contains(names)) {
+            let volume = VolumeNr(u16::try_from(names.volume).unwrap_or(u16::MAX));
+            let primary = self.volumes.get(&volume).is_some_and(|node| node.primary);
+            if self.volumes.get(&volume).is_some_and(|node| node.device.is_some())
+                && let Err(e) = self.links.rename(names, primary)
+            {
+                log("warning", &format!("the names of the device of volume {volume}: {e}"));
+            }
+        }
+    }
+
     /// Do requests come through the ring?
     pub(crate) fn has_slots(&self) -> bool {
         self.session.has_slots()
@@ -474,6 +488,7 @@ fn names(local: &LocalResource) -> Vec<Names> {
         volume: u32::from(volume.nr.0),
         implicit: volume.implicit,
         minor: volume.minor,
+        name: volume.name.clone(),
         disk: volume.backing.as_ref().map(|backing| backing.path.clone()),
     };
     local.volumes.iter().map(of).collect()

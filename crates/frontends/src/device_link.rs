@@ -48,6 +48,8 @@ pub struct Names {
     pub implicit: bool,
     /// The device's minor number.
     pub minor: u32,
+    /// What the configuration calls it beside that, if anything.
+    pub name: Option<String>,
     /// The path of its disk.
     pub disk: Option<String>,
 }
@@ -132,19 +134,35 @@ impl DeviceLinks {
         result
     }
 
+    /// Makes all links to the volume's door as it is called by now, then removes this node's that it is called no more.
+    ///
+    /// # Errors
+    /// As [`DeviceLinks::create`] and [`DeviceLinks::remove`].
+    pub fn rename(&self, names: &Names, taken: bool) -> io::Result<()> {
+        let made = self.create(names, taken);
+        let stay = self.links(names)?;
+        made.and(self.remove_but(&names.resource, names.volume, &stay))
+    }
+
     /// Removes this node's links to the volume's door, and directories that are empty then. It is no error if there
     /// are none, or only another node's.
     ///
     /// # Errors
     /// If one cannot be removed.
     pub fn remove(&self, resource: &str, volume: u32) -> io::Result<()> {
+        self.remove_but(resource, volume, &[])
+    }
+
+    fn remove_but(&self, resource: &str, volume: u32, stay: &[PathBuf]) -> io::Result<()> {
         let door = self.door(resource, volume)?;
-        let mut result = remove_link(&self.path(resource, volume)?, &door, &self.base);
+        let path = self.path(resource, volume)?;
+        let mut result = if stay.contains(&path) { Ok(()) } else { remove_link(&path, &door, &self.base) };
         if let Some(drbd) = &self.drbd {
             let is_name = |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"drbd"));
             let own = entries(drbd).filter(|path| is_name(path) && path.is_symlink());
             let nested = ["by-res", "by-disk"].map(|by| drbd.join("drbd").join(by));
-            for link in own.chain(nested.iter().flat_map(|from| links_below(from))) {
+            let all = own.chain(nested.iter().flat_map(|from| links_below(from)));
+            for link in all.filter(|link| !stay.contains(link)) {
                 result = result.and(remove_link(&link, &door, drbd));
             }
         }
@@ -162,6 +180,8 @@ impl DeviceLinks {
         let mut links = vec![self.path(&names.resource, names.volume)?];
         let Some(base) = self.drbd.as_ref().filter(|_| !self.leaves_to_kernel(names)) else { return Ok(links) };
         links.push(base.join(format!("drbd{}", names.minor)));
+        let one = |name: &&String| name.starts_with("drbd_") && one_component(name).is_ok();
+        links.extend(names.name.as_ref().filter(one).map(|name| base.join(name)));
         let by_res = base.join("drbd/by-res").join(&names.resource);
         links.push(if names.implicit { by_res } else { by_res.join(names.volume.to_string()) });
         let disk = names.disk.as_deref().map(|disk| disk.strip_prefix("/dev/").unwrap_or(disk));
@@ -275,7 +295,7 @@ mod tests {
     use super::*;
 
     fn names(resource: &str, volume: u32, minor: u32, disk: Option<&str>) -> Names {
-        Names { resource: resource.into(), volume, implicit: false, minor, disk: disk.map(str::to_owned) }
+        Names { resource: resource.into(), volume, implicit: false, minor, name: None, disk: disk.map(str::to_owned) }
     }
 
     #[test]
@@ -326,7 +346,14 @@ mod tests {
         fs::write(at("drbd9"), "a device of the kernel").unwrap();
         assert!(links.create(&names("r2", 0, 9, None), true).is_err());
         assert!(at("urbd/by-res/r2/0").is_symlink(), "the others are made");
-        for (resource, volume) in [("r0", 3), ("mail", 0), ("r1", 0), ("r2", 0)] {
+        // A name of its own, and what would be one elsewhere.
+        for (name, made) in [("drbd_mail", true), ("drbd_/../../etc", false), ("null", false)] {
+            let named = Names { name: Some(name.to_owned()), ..names("r3", 0, 10, None) };
+            links.create(&named, false).unwrap();
+            assert_eq!(links.links(&named).unwrap().len(), if made { 4 } else { 3 }, "{name}");
+        }
+        assert_eq!(of("drbd_mail").as_deref(), Some(Path::new("/run/urbd/r3.dev/0")));
+        for (resource, volume) in [("r0", 3), ("mail", 0), ("r1", 0), ("r2", 0), ("r3", 0)] {
             links.remove(resource, volume).unwrap();
         }
         let mut left: Vec<PathBuf> = entries(base.path()).collect();
@@ -366,6 +393,21 @@ mod tests {
         fs::write(at("block/147:6"), "").unwrap();
         (0..6).for_each(|volume| links.remove("r0", volume).unwrap());
         assert!(!at("drbd6").is_symlink() && !at("drbd").exists() && !at("urbd/by-res").exists());
+    }
+
+    #[test]
+    fn a_volume_on_another_disk_has_another_name() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        let links = DeviceLinks::new(at("urbd"), Some(base.path().to_owned()), Path::new("/run/urbd"));
+        links.create(&names("r0", 0, 1, Some("/dev/vg/a")), false).unwrap();
+        links.create(&names("r1", 0, 2, Some("/dev/vg/c")), false).unwrap();
+        links.rename(&names("r0", 0, 1, Some("/dev/lv/b")), false).unwrap();
+        let there = |name: &str| at(name).is_symlink();
+        assert!(["urbd/by-res/r0/0", "drbd1", "drbd/by-res/r0/0", "drbd/by-disk/lv/b"].into_iter().all(there));
+        assert!(!there("drbd/by-disk/vg/a") && there("drbd/by-disk/vg/c") && there("drbd2"));
+        links.rename(&names("r0", 0, 1, None), false).unwrap();
+        assert!(there("drbd1") && !at("drbd/by-disk/lv").exists());
     }
 
     #[test]

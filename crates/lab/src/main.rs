@@ -35,6 +35,10 @@ fn main() -> ExitCode {
     };
     let result = match matches.subcommand() {
         Some(("manual", args)) => manual(Path::new(text(args, "folder"))),
+        Some(("options", _)) => {
+            print!("{}", urbd::manual::table_of_options());
+            Ok(0)
+        }
         Some(("sim", args)) => simulate::run(args),
         Some((_, args)) => bench_sets::run(args),
         None => Err(Problem::usage("bench or sim?")),
@@ -59,6 +63,7 @@ fn parser() -> Command {
                 .hide(true)
                 .arg(Arg::new("folder").value_name("DIR").required(true)),
         )
+        .subcommand(Command::new("options").about("Print the parser's table of options; for tests").hide(true))
 }
 
 /// What nodes are started from: the program that has called us, else the one beside us, else the installed one.

@@ -41,7 +41,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "adjust",
-        "Compares what runs with the configuration and changes what differs, while the device stays in use. With --dry-run it only prints what it would do.",
+        "Compares what runs with the configuration and changes what differs, while the device stays in use. What a process has from its start, as minors and the front end, is refused, and then nothing is changed. With --dry-run it only prints what it would do.",
     ),
     (
         "restart",

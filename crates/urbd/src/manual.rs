@@ -24,10 +24,38 @@ pub fn pages() -> Vec<Page> {
     [program(), configuration()].into_iter().chain(shown.map(verb)).collect()
 }
 
-/// When this version was made: the first title of the change log.
+/// The parser's table of options, for tests that try each of them: a line each, in columns that are separated by tabs:
+/// section, name, kind, default, least and greatest number, words.
+#[must_use]
+pub fn table_of_options() -> String {
+    let mut out = String::new();
+    for spec in config::options() {
+        let section = match spec.group {
+            Group::Device | Group::PeerDevice => "disk",
+            group => explain::section(group).0,
+        };
+        let (kind, default, numbers, words): (&str, String, Option<(u64, u64)>, &[&str]) = match spec.kind {
+            Kind::Number { default, min, max, .. } => ("number", default.to_string(), Some((min, max)), &[]),
+            Kind::NumberOrWord { words, default, min, max } => ("number", default.to_owned(), Some((min, max)), words),
+            Kind::Choice { words, default } => ("choice", default.to_owned(), None, words),
+            Kind::Bool { default: true } => ("choice", "yes".to_owned(), None, &["yes", "no"]),
+            Kind::Bool { default: false } => ("choice", "no".to_owned(), None, &["yes", "no"]),
+            Kind::Flag => ("flag", String::new(), None, &[]),
+            Kind::Text { default, .. } => ("text", default.to_owned(), None, &[]),
+            Kind::ResyncAfter { .. } => ("resync-after", String::new(), None, &[]),
+            Kind::Command => ("command", String::new(), None, &[]),
+        };
+        let (least, most) = numbers.map_or_else(Default::default, |(a, b)| (a.to_string(), b.to_string()));
+        let columns = [section, spec.name, kind, &default, &least, &most, &words.join(" ")];
+        out += &format!("{}\n", columns.join("\t"));
+    }
+    out
+}
+
+/// When this version was made: the first title of the change log that has a date.
 fn date() -> &'static str {
     let log = include_str!("../../../CHANGELOG.md");
-    let title = log.lines().find(|line| line.starts_with("## ")).unwrap_or_default();
+    let title = log.lines().find(|line| line.starts_with("## ") && line.contains('(')).unwrap_or_default();
     title.split(['(', ')']).nth(1).unwrap_or_default()
 }
 

@@ -194,6 +194,7 @@ fn checked_volume(host: &HostNode, volume: VolumeNode, stacked: bool, findings: 
         nr: VolumeNr(volume.nr),
         implicit: volume.implicit,
         minor: device.minor,
+        name: device.name.as_deref().and_then(|name| name.strip_prefix("/dev/")).filter(is_free).map(str::to_owned),
         backing,
         disk: (&volume.options).into(),
         device: (&volume.options.of(Group::Device)).into(),
@@ -214,6 +215,11 @@ fn same_volumes(node: &ResourceNode, volumes: &[Vec<Volume>], findings: &mut Fin
             }
         }
     }
+}
+
+/// Is it no name that goes with the minor?
+fn is_free(name: &&str) -> bool {
+    name.starts_with("drbd_")
 }
 
 #[cfg(test)]

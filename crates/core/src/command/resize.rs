@@ -25,6 +25,9 @@ impl Resource {
             }
             Ok(()) => {
                 let size = sizes::usable(&self.size_limits(d));
+                if size < self.devices[d].size && self.devices[d].in_use() {
+                    return self.end(Some(id), Err(would_shrink_in_use()));
+                }
                 self.adopt_size(d, size, !flags.assume_clean);
                 if self.node.state.replicates_anywhere(d) {
                     self.node.connections.ids().for_each(|i| self.send_sizes(i, d));
@@ -135,7 +138,7 @@ impl Node {
             return Err(failure(170, "the device would shrink: say to which size (--size)"));
         }
         if self.devices[d].in_use() {
-            return Err(failure(Code::DeviceInUse.code(), "the device would shrink, and is in use: close it first"));
+            return Err(would_shrink_in_use());
         }
         Ok(())
     }
@@ -143,4 +146,8 @@ impl Node {
     pub(super) fn name_of(&self, node: units::NodeId) -> String {
         self.connections.get(node).map_or_else(|| format!("node {}", node.index()), |c| c.cfg.peer_name.clone())
     }
+}
+
+fn would_shrink_in_use() -> CommandError {
+    failure(Code::DeviceInUse.code(), "the device would shrink, and is in use: close it first")
 }

@@ -675,6 +675,11 @@ impl Runner {
         let host = ThisHost::named(self.local.host.clone());
         let local = config.resource_as_seen_by(&self.local.name, &host).map_err(|e| invalid(e.to_string()))?;
         self.check_same_objects(&local)?;
+        if let Some(fixed) = self.local.fixed_since_start(&local).first() {
+            let text = format!("{}, which a process that runs cannot follow", fixed.what);
+            let hint = format!("start it anew: urbd restart {}", self.local.name);
+            return Err(Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(hint));
+        }
         local.check_wanted().map_err(|e| invalid(e.to_string()))?;
         let Setup { core: core_config, links, .. } = setup::runnable(&local).map_err(invalid)?;
         self.commands.notes = self.idle_at_source(&local);
@@ -684,6 +689,7 @@ impl Runner {
         self.volumes.reconfigure(setup::disk_paths(&local));
         *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         self.minors = local.volumes.iter().map(|v| (v.nr, v.minor)).collect();
+        self.fuse.iter_mut().for_each(|fuse| fuse.rename(&local));
         for free in self.dependencies.follow(&local) {
             self.tell(|core, now| core.on_dependency(now, free, false));
         }

@@ -41,9 +41,11 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     if !partial && has_other_objects(&plan) {
         return restart(call, target, &plan);
     }
+    let plan = with_disks_that_stay(call, target, plan)?;
     if let Some(note) = plan.notes.first().filter(|_| !partial) {
         return Err(Problem::new(exit::FAILURE, format!("{target}: {note}")).hint("nothing was changed"));
     }
+    check_shrinking(call, target, &plan)?;
     check_rest(call, target, &plan)?;
     carry_out(call, target, &plan).map(|()| 0)
 }
@@ -125,8 +127,84 @@ pub(crate) fn plan(call: &Call, target: &Target) -> Result<Plan, Problem> {
     if !call.context.is_running(&wanted.name) {
         return Ok(Plan::up(wanted, &scope));
     }
+    let in_force = in_force(call, &wanted.name)?;
+    let seen = in_force.resource_as_seen_by(&wanted.name, &call.context.this_host());
+    let seen = seen.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
     let running = running(call, &wanted.name)?;
-    Ok(Plan::adjust(Some(&running), wanted, &scope))
+    let plan = Plan::adjust(Some(&running), wanted, &scope);
+    if !is_partial(call, target) {
+        check_fixed(&seen, wanted, has_other_objects(&plan))?;
+        check_places(&seen, wanted)?;
+    }
+    Ok(plan)
+}
+
+/// What a process has from its start is not changed. `restarts`: another one follows it, as there are other volumes or
+/// peers.
+fn check_fixed(in_force: &LocalResource, wanted: &LocalResource, restarts: bool) -> Result<(), Problem> {
+    let name = &wanted.name;
+    let fixed = in_force.fixed_since_start(wanted);
+    let Some(found) = fixed.into_iter().find(|fixed| !(restarts && fixed.by_next_process)) else { return Ok(()) };
+    let next = match found.by_next_process {
+        true => format!("urbd restart {name} (devices that are in use stay)"),
+        false => format!("urbd down {name}; urbd up {name}"),
+    };
+    let text = format!("{name}: {}, which a process that runs cannot follow", found.what);
+    Err(Problem::new(exit::FAILURE, text).hint(format!("nothing was changed; start it anew: {next}")))
+}
+
+/// Where a volume's disk and metadata are.
+fn place(of: &LocalResource, nr: VolumeNr) -> Option<(&str, &config::MetaDisk)> {
+    let volume = of.volumes.iter().find(|v| v.nr == nr)?;
+    volume.backing.as_ref().map(|backing| (backing.path.as_str(), &backing.meta_disk))
+}
+
+/// Of its data, and of its metadata.
+fn paths(of: &LocalResource, nr: VolumeNr) -> Option<[&str; 2]> {
+    place(of, nr).map(|(disk, meta)| match meta {
+        config::MetaDisk::Internal => [disk, disk],
+        config::MetaDisk::External { path } | config::MetaDisk::Indexed { path, .. } => [disk, path],
+    })
+}
+
+/// A disk that comes must be there.
+fn check_places(in_force: &LocalResource, wanted: &LocalResource) -> Result<(), Problem> {
+    for nr in wanted.volumes.iter().map(|v| v.nr).filter(|nr| place(in_force, *nr) != place(wanted, *nr)) {
+        let Some(paths) = paths(wanted, nr) else { continue };
+        if let Some((path, error)) = paths.into_iter().find_map(|p| Some((p, std::fs::metadata(p).err()?))) {
+            let text = format!("{}/{nr}: cannot open {path}: {error}", wanted.name);
+            return Err(
+                Problem::new(exit::FAILURE, text).hint("nothing was changed; make the disk, or correct its name")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A disk, or metadata, in the place of other ones is looked at before those are let go of. One that is where it was
+/// stays attached: nothing that urbd acts on needs it to be attached anew.
+fn with_disks_that_stay(call: &Call, target: &Target, mut plan: Plan) -> Result<Plan, Problem> {
+    let wanted = target.local()?;
+    let in_force = in_force(call, &wanted.name)?;
+    let in_force = in_force.resource_as_seen_by(&wanted.name, &call.context.this_host());
+    let in_force = in_force.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
+    let stays = |nr: VolumeNr| place(&in_force, nr) == place(wanted, nr);
+    let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::Attach { volume, .. } if *volume == nr));
+    // The process itself has what it is to go on with in another way.
+    let held: Vec<&str> = in_force.volumes.iter().filter_map(|v| paths(&in_force, v.nr)).flatten().collect();
+    let free = |nr: VolumeNr| paths(wanted, nr).is_some_and(|[_, meta]| !held.contains(&meta));
+    lifecycle::make_clean(wanted, |nr| comes(nr) && !stays(nr) && free(nr)).map_err(|problem| {
+        let next = problem.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        Problem { exit: exit::FAILURE, ..problem }.hint(format!("nothing was changed{next}"))
+    })?;
+    let goes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::Detach { volume, .. } if *volume == nr));
+    let again: Vec<VolumeNr> =
+        wanted.volumes.iter().map(|v| v.nr).filter(|nr| goes(*nr) && comes(*nr) && stays(*nr)).collect();
+    plan.steps.retain(|step| match step {
+        Step::Detach { volume, .. } | Step::Attach { volume, .. } => !again.contains(volume),
+        _ => true,
+    });
+    Ok(plan)
 }
 
 fn scope(call: &Call, target: &Target) -> AdjustScope {
@@ -208,10 +286,61 @@ fn carry_out(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
             if p.hint.is_some() { p } else { p.hint(format!("restart it: urbd down {name}; urbd up {name}")) }
         })?;
     }
-    for command in after.into_iter().filter_map(command) {
-        commands::send(call, target, command)?;
+    for step in after {
+        let before =
+            if let Step::Resize { volume, .. } = step { Some((*volume, size(call, target, *volume)?)) } else { None };
+        if let Some(command) = command(step) {
+            commands::send(call, target, command)?;
+        }
+        if let Some((volume, before)) = before {
+            check_size(call, target, volume, before)?;
+        }
     }
     Ok(())
+}
+
+/// Of the device, in KiB, and if all peers are connected.
+fn size(call: &Call, target: &Target, nr: VolumeNr) -> Result<(u64, bool), Problem> {
+    let status = status::one(call.context, &target.name.resource)?;
+    let size = status.device(nr.0).and_then(|d| d.statistics.as_ref()).map_or(0, |s| s.size_sectors / 2);
+    Ok((size, status.connections.iter().all(|c| c.connection == ConnectionState::Connected)))
+}
+
+/// A device that is in use does not become smaller, and options are not changed for that.
+fn check_shrinking(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
+    let name = &target.name.resource;
+    for step in &plan.steps {
+        let Step::Resize { volume, .. } = step else { continue };
+        let limit =
+            target.local()?.volumes.iter().find(|v| v.nr == *volume).map_or(0, |v| v.disk.size.to_bytes().0 / 1024);
+        let status = status::one(call.context, name)?;
+        let open = status.device(volume.0).is_some_and(|d| d.open == Some(true));
+        let (size, _) = size(call, target, *volume)?;
+        if open && limit > 0 && limit < size {
+            let text = format!("{name}/{volume}: it has {size} KiB, would have {limit} KiB, and is in use");
+            return Err(
+                Problem::new(exit::IN_USE, text).hint("nothing was changed; close it first, or take `size` out")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A resize that lacks a peer, or room, leaves the device as it is, and succeeds: `size` is a limit.
+fn check_size(call: &Call, target: &Target, nr: VolumeNr, (before, _): (u64, bool)) -> Result<(), Problem> {
+    let name = &target.name.resource;
+    let limit = target.local()?.volumes.iter().find(|v| v.nr == nr).map_or(0, |v| v.disk.size.to_bytes().0 / 1024);
+    let (size, connected) = size(call, target, nr)?;
+    let wanted = match limit {
+        // What there is room for is known if all say so.
+        0 if connected || size != before => return Ok(()),
+        0 => "is not limited any more".to_owned(),
+        limit if size >= limit => return Ok(()),
+        limit => format!("may be {limit} KiB"),
+    };
+    let text = format!("{name}/{nr}: the size stays {size} KiB, although it {wanted}");
+    let next = "connect the peers, and let all backing disks be large enough";
+    Err(Problem::new(exit::FAILURE, text).hint(format!("{next}; then: urbd resize {name}/{nr}")))
 }
 
 /// The command for a step that is not a change of the configuration.

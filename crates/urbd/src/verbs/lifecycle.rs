@@ -140,7 +140,7 @@ pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Resul
 /// Can a process run it, whoever starts it? Not asked where applications wait for it: the process serves what it can.
 pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
-    engine::resource_config(local).map_err(|why| Problem::new(exit::FAILURE, format!("{}: {why}", local.name)))?;
+    engine::resource_config(local).map_err(|why| Problem::usage(format!("{}: {why}", local.name)))?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
 }
 
@@ -197,9 +197,11 @@ pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
 /// process for the end of the service.
 pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
-    check_startable(call.context, local)?;
     let name = &local.name;
     let runs = call.context.is_running(name);
+    if runs || !engine::is_waited_for(&call.context.run_dir, name) {
+        check_startable(call.context, local)?;
+    }
     if runs {
         metadata::check_room(local)?;
     }

@@ -39,6 +39,7 @@ pub(crate) fn udev_names(call: &Call) -> Result<u8, Problem> {
         }
         names.push(format!("/dev/drbd{}", volume.minor));
         names.push(format!("/dev/drbd/by-res/{resource}/{}", volume.nr));
+        names.extend(volume.name.as_ref().map(|name| format!("/dev/{name}")));
         if let Some(disk) = volume.backing.as_ref().and_then(|backing| backing.path.strip_prefix("/dev/")) {
             names.push(format!("/dev/drbd/by-disk/{disk}"));
         }
