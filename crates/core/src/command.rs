@@ -103,15 +103,20 @@ impl Resource {
         if let Err(e) = started {
             self.end(Some(id), Err(e));
         }
-        if !self.begun.is_empty() {
-            self.pump_commands();
-        }
+        self.pump_begun();
     }
 
     /// A command has begun. It is looked at for the first time when what it came from is over.
     fn wait_for(&mut self, id: u64, what: Waiting) {
         self.begun.push(Pending::new(id, what));
         self.out.chores.mark();
+    }
+
+    /// Looks at commands that have begun, and at all others with them.
+    pub(crate) fn pump_begun(&mut self) {
+        if !self.begun.is_empty() {
+            self.pump_commands();
+        }
     }
 
     /// Looks at every waiting command again.
@@ -288,7 +293,6 @@ impl Resource {
                         self.give_up_frozen(i);
                     }
                 }
-                ResumeStep::FailFrozen => {}
             }
         }
         self.end(Some(id), Ok(()));

@@ -96,6 +96,7 @@ impl Resource {
             }
         }
         self.end_links();
+        self.pump_begun();
     }
 
     fn pump_disks(&mut self) {

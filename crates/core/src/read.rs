@@ -3,7 +3,7 @@
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
 use crate::decide::routing;
-use crate::decide::routing::{ReadContext, ReadRoute};
+use crate::decide::routing::ReadRoute;
 use crate::decide::view::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
@@ -160,19 +160,11 @@ impl Node {
     fn read_route(&self, d: VolumeNr, range: SectorRange, refused: NodeMask) -> (ReadRoute, Option<NodeId>) {
         let dev = &self.devices[d];
         let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
-        let context = ReadContext {
-            range_clean,
-            sector: range.start,
-            balancing: routing::Balancing::PreferLocal,
-            last_was_local: true,
-            local_pending: u64::from(dev.local_pending),
-            peer_pending: 0,
-        };
         let usable = self.usable(d);
         let route = |i: Option<NodeId>| {
             let mut view = View::of(&self.state, i, d);
             view.disk = if usable { view.disk } else { DiskState::Diskless };
-            (routing::read(&view, &context), i)
+            (routing::read(&view, range_clean), i)
         };
         let rank = |(route, i): &(ReadRoute, Option<NodeId>)| match route {
             ReadRoute::Local => 0,

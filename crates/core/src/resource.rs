@@ -327,6 +327,7 @@ impl Resource {
         }
         self.send_late_barriers();
         self.end_links();
+        self.pump_begun();
         self.keep_house();
         if cfg!(debug_assertions) {
             self.audit();

@@ -261,7 +261,6 @@ impl Resource {
             }
             (E::GenerationWithFirstWrite, _) => self.node.devices[d].generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),
-            (E::AbortLocalIo, _) => {}
             (E::ResendRequests, Some(i)) => self.restart_frozen(i),
             (E::LiftFencing, Some(i)) => self.happened(Set::Unfenced(i, false)),
             (E::CompleteWithoutPeer, Some(i)) => self.give_up_frozen(i),
@@ -271,10 +270,6 @@ impl Resource {
             (E::SendState, Some(i)) => self.send_state(i, d),
             (E::SendBitmap, Some(i)) => self.bitmap_exchange_as_source(i, d),
             (E::SetAllBitsThenResync, Some(i)) => self.starting_sync(i, d),
-            // Dependencies and metadata are looked after at the end of the turn.
-            (E::ReconsiderOtherResyncs | E::FlushMetadata, _) => {}
-            // The connection commands do these themselves, when all volumes have changed.
-            (E::StartReceiver | E::DropNetworkConfig, _) => {}
             (_, None) => debug_assert!(false, "{effect:?} without a peer"),
         }
     }
@@ -395,7 +390,6 @@ impl Node {
                 exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
                 at_attach: dev.attach_state,
                 call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
-                forced_detach: dev.leaving == Some(Leaving::AtOnce),
             }),
             peers: self.connections.iter().map(|(i, c)| (i, self.peer_facts(i, c))).collect(),
         }

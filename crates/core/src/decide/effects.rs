@@ -2,7 +2,6 @@
 
 use super::state::{Paused, Replication as R, State};
 use super::{DiskState as D, Handler, Role};
-use crate::api::ConnectionState as N;
 use crate::decide::view::{Facts, PairFacts, View, VolumeFacts, lacks_data, towards};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
@@ -50,16 +49,6 @@ pub enum Effect {
     WriteBitmap,
     /// Set all bits, write them, then go on with the resync.
     SetAllBitsThenResync,
-    /// Complete all outstanding local requests with an error.
-    AbortLocalIo,
-    /// Look again which resyncs may run (resync-after).
-    ReconsiderOtherResyncs,
-    /// Write the superblock.
-    FlushMetadata,
-    /// Start connecting.
-    StartReceiver,
-    /// Forget the network configuration.
-    DropNetworkConfig,
 }
 
 /// An effect, and what it is about: a volume towards a peer, or a volume without any.
@@ -137,8 +126,6 @@ impl Effect {
                 | Effect::LiftFencing
                 | Effect::CompleteWithoutPeer
                 | Effect::SetAllBitsThenResync
-                | Effect::StartReceiver
-                | Effect::DropNetworkConfig
         )
     }
 }
@@ -167,7 +154,6 @@ impl About {
         self.before_packets();
         self.packets_and_generations();
         self.disk_and_resync();
-        self.out.push(Effect::FlushMetadata);
         self.connection();
         self.out
     }
@@ -302,7 +288,6 @@ impl About {
         }
         self.disk_lost();
         if old.is_beyond() && !new.is_beyond() {
-            self.out.push(Effect::ReconsiderOtherResyncs);
             // A target that has not begun, and whose source lost its disk, has become worse: nothing else would say so.
             let spoiled = old.disk != D::Inconsistent && new.disk == D::Inconsistent;
             let told = old.replication >= R::SyncSource || spoiled;
@@ -324,9 +309,6 @@ impl About {
         if failed && self.own.call_local_io_error {
             self.out.push(Effect::Call(Handler::LocalIoError));
         }
-        if failed && self.own.forced_detach {
-            self.out.push(Effect::AbortLocalIo);
-        }
         let gone = new.disk == D::Diskless && old.disk != D::Diskless;
         // The reference does not tell of one that was Outdated: the peer goes on believing that it is.
         let at_rest = old.replication == R::Established && new.replication == R::Established;
@@ -338,13 +320,7 @@ impl About {
     }
 
     fn connection(&mut self) {
-        let (old, new) = (self.old, self.new);
-        if old.connection == N::StandAlone && new.connection == N::Unconnected {
-            self.out.push(Effect::StartReceiver);
-        }
-        if old.connection == N::Disconnecting && new.connection == N::StandAlone {
-            self.out.push(Effect::DropNetworkConfig);
-        }
+        let new = self.new;
         if self.unfenced && !new.is_together() && self.all_outdated {
             let generation = Effect::CreatePendingGeneration;
             self.out.extend([generation, Effect::CompleteWithoutPeer, Effect::LiftFencing]);

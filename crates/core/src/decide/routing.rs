@@ -4,7 +4,6 @@
 use super::state::Replication as R;
 use super::{DiskState as D, Reason, Role};
 use crate::decide::view::View;
-use units::Sector;
 
 /// May a new request proceed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,41 +64,6 @@ pub fn write(s: &View, protocol: u32) -> ToPeer {
     }
 }
 
-/// `read-balancing`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Balancing {
-    /// prefer-local.
-    #[default]
-    PreferLocal,
-    /// prefer-remote.
-    PreferRemote,
-    /// round-robin.
-    RoundRobin,
-    /// least-pending.
-    LeastPending,
-    /// when-congested-remote: like prefer-local, there is no congestion signal.
-    WhenCongestedRemote,
-    /// N-striping: log2 of the stripe in bytes, 15 (32K) to 20 (1M).
-    Striping(u8),
-}
-
-/// What a read's route depends on besides the state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadContext {
-    /// No bit is set in the range.
-    pub range_clean: bool,
-    /// First sector.
-    pub sector: Sector,
-    /// The policy.
-    pub balancing: Balancing,
-    /// Round robin: the last such read went to the own disk.
-    pub last_was_local: bool,
-    /// Requests in flight on the own disk.
-    pub local_pending: u64,
-    /// Application and resync requests that wait for the peer.
-    pub peer_pending: u64,
-}
-
 /// Where a read goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadRoute {
@@ -111,28 +75,17 @@ pub enum ReadRoute {
     Nowhere,
 }
 
-/// Routes an admitted read, as far as one peer is concerned.
+/// Routes an admitted read, as far as one peer is concerned; `range_clean`: no bit is set in the range.
 #[must_use]
-pub fn read(s: &View, context: &ReadContext) -> ReadRoute {
+pub fn read(s: &View, range_clean: bool) -> ReadRoute {
     // Clear bits of an Inconsistent disk mean something once both bitmaps have become one, and while that resync lasts.
     let syncing = s.replication.is_target();
-    let clean = syncing && context.range_clean;
+    let clean = syncing && range_clean;
     let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && clean);
     let remote = s.peer_disk == D::UpToDate && s.is_together();
     match (local, remote) {
-        (true, true) if prefers_remote(context) => ReadRoute::Remote,
         (true, _) => ReadRoute::Local,
         (false, true) => ReadRoute::Remote,
         (false, false) => ReadRoute::Nowhere,
-    }
-}
-
-fn prefers_remote(context: &ReadContext) -> bool {
-    match context.balancing {
-        Balancing::PreferLocal | Balancing::WhenCongestedRemote => false,
-        Balancing::PreferRemote => true,
-        Balancing::RoundRobin => context.last_was_local,
-        Balancing::LeastPending => context.local_pending > context.peer_pending,
-        Balancing::Striping(log2) => context.sector.0 >> u32::from(log2.saturating_sub(9)).min(63) & 1 == 1,
     }
 }

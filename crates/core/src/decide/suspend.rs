@@ -14,8 +14,6 @@ pub enum ResumeStep {
     ClearReasons,
     /// Complete held requests without the peer: their blocks are out of sync.
     CompleteWithoutPeer,
-    /// Fail frozen local requests.
-    FailFrozen,
 }
 
 /// What `resume-io` does. `generation_pending`: a new generation was put off because I/O was frozen. A peer with data
@@ -31,9 +29,6 @@ pub fn resume_io(s: &View, generation_pending: bool) -> Vec<ResumeStep> {
     steps.push(ResumeStep::ClearReasons);
     if !s.is_together() {
         steps.push(ResumeStep::CompleteWithoutPeer);
-    }
-    if matches!(s.disk, D::Diskless | D::Failed | D::Detaching) {
-        steps.push(ResumeStep::FailFrozen);
     }
     steps
 }

@@ -35,8 +35,6 @@ pub struct VolumeFacts {
     pub at_attach: D,
     /// on-io-error is call-local-io-error.
     pub call_local_io_error: bool,
-    /// The detach is forced.
-    pub forced_detach: bool,
 }
 
 /// Facts about a peer.

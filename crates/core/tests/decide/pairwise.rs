@@ -39,7 +39,6 @@ pub(crate) struct Context {
     pub(crate) at_attach: (DiskState, DiskState),
     pub(crate) bitmap_in_use: bool,
     pub(crate) call_local_io_error: bool,
-    pub(crate) forced_detach: bool,
     /// Another volume: own disk, the peer's part in it.
     pub(crate) other_volume: Option<(DiskState, PairState)>,
     /// A second peer, and what it says about the volume.
@@ -60,7 +59,6 @@ pub(crate) const PLAIN: Context = Context {
     at_attach: (DiskState::UpToDate, DiskState::DUnknown),
     bitmap_in_use: false,
     call_local_io_error: false,
-    forced_detach: false,
     other_volume: None,
     second_peer: None,
 };
@@ -76,7 +74,6 @@ impl Context {
             exposed_is_current: self.exposed_is_current,
             at_attach: self.at_attach.0,
             call_local_io_error: self.call_local_io_error,
-            forced_detach: self.forced_detach,
         };
         let pair = PairFacts {
             undecided: self.peer_undecided,

@@ -2,9 +2,9 @@
 
 use crate::pairwise::view;
 use crate::table::{self, Args};
-use crate::words::{conn, disk, role, sector};
+use crate::words::{conn, disk, role};
 use urbd_core::decide::roles::{self, Promoted, Promotion, Rise, Step};
-use urbd_core::decide::routing::{self, Admission, Balancing, ReadContext};
+use urbd_core::decide::routing::{self, Admission};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChangeResult, StateWord, suspend};
 
 fn word(args: &Args, prefix: &str) -> StateWord {
@@ -25,26 +25,6 @@ fn word(args: &Args, prefix: &str) -> StateWord {
     }
 }
 
-fn read_context(args: &Args) -> ReadContext {
-    let balancing = [
-        ("prefer-local", Balancing::PreferLocal),
-        ("prefer-remote", Balancing::PreferRemote),
-        ("round-robin", Balancing::RoundRobin),
-        ("least-pending", Balancing::LeastPending),
-        ("when-congested-remote", Balancing::WhenCongestedRemote),
-        ("32K-striping", Balancing::Striping(15)),
-        ("1M-striping", Balancing::Striping(20)),
-    ];
-    ReadContext {
-        range_clean: !args.flag("dirty"),
-        sector: sector(args, "sector"),
-        balancing: args.pick("balancing", &balancing, Balancing::PreferLocal),
-        last_was_local: args.flag("last-was-local"),
-        local_pending: args.number("local-pending", 0),
-        peer_pending: args.number("peer-pending", 0),
-    }
-}
-
 #[test]
 pub(crate) fn routing() {
     table::check("routing", |command, args| match command {
@@ -58,7 +38,7 @@ pub(crate) fn routing() {
             let local = if s.disk >= DiskState::Inconsistent { "local " } else { "" };
             format!("{local}peer={:?}", routing::write(&view(&s), args.number("proto", 101)))
         }
-        "read" => format!("{:?}", routing::read(&view(&word(args, "")), &read_context(args))),
+        "read" => format!("{:?}", routing::read(&view(&word(args, "")), !args.flag("dirty"))),
         "resume" => format!("{:?}", suspend::resume_io(&view(&word(args, "")), args.flag("pending"))),
         other => panic!("command {other}"),
     });

@@ -108,7 +108,6 @@ fn context(args: &Args) -> Context {
         }),
         bitmap_in_use: args.flag("bitmap-in-use"),
         call_local_io_error: args.flag("call-local-io-error"),
-        forced_detach: args.flag("forced"),
         other_volume: other_volume(args),
         second_peer: args.word("second").map(|t| second(&t)),
     }
