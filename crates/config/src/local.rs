@@ -21,6 +21,7 @@ impl Config {
     /// Unknown resource or no section for this host (exit status 1); more than one section for this host (10).
     pub fn resource_as_seen_by(&self, resource: &str, host: &ThisHost) -> Result<LocalResource, Error> {
         let Some(resource) = self.resource(resource) else {
+            self.any_resource()?;
             let known: Vec<&str> = self.resources.iter().map(|r| r.name.as_str()).collect();
             let message = format!("there is no resource `{resource}` in {}", self.file);
             return Err(Error::without_place(ErrorKind::Unknown, message).help(format!("known: {}", known.join(", "))));
@@ -41,8 +42,9 @@ impl Config {
     /// All resources for `host`, in the order of the files.
     ///
     /// # Errors
-    /// When two sections of a resource match this host (exit status 10), or no resource is for it (1).
+    /// When two sections of a resource match this host (exit status 10), or no resource is for it, or there is none (1).
     pub fn resources_for(&self, host: &ThisHost) -> Result<Vec<LocalResource>, Errors> {
+        self.any_resource()?;
         let mut findings = Findings::default();
         let mut found = Vec::new();
         for resource in &self.resources {
@@ -61,6 +63,16 @@ impl Config {
         }
         findings.into_result()?;
         Ok(found)
+    }
+
+    /// A configuration may be without resources, but nothing can be done to those.
+    fn any_resource(&self) -> Result<(), Error> {
+        if !self.resources.is_empty() {
+            return Ok(());
+        }
+        let message = format!("{} defines no resource", self.file);
+        let help = "write a `resource NAME { … }` section, or name the right file with --config";
+        Err(Error::without_place(ErrorKind::Empty, message).help(help))
     }
 
     /// Is `resource` one that `host` takes part in? Stacked sections count here, whatever `host.stacked` says.

@@ -112,6 +112,14 @@ impl Context {
         self.config()?.resources_for(&self.this_host()).map_err(|e| invalid(&e))
     }
 
+    /// The same for who only looks: a configuration without resources has none to be shown, as on a fresh machine.
+    ///
+    /// # Errors
+    /// Exit 10: the configuration is not valid; exit 1: it has resources, but none for this node.
+    pub(crate) fn resources_to_look_at(&self) -> Result<Vec<LocalResource>, Problem> {
+        if self.config()?.resources.is_empty() { Ok(Vec::new()) } else { self.own_resources() }
+    }
+
     /// The names of the resources that have a control socket, sorted.
     pub(crate) fn running_resources(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.run_dir).into_iter().flatten().flatten();

@@ -226,7 +226,11 @@ pub(crate) fn targets(context: &Context, texts: &[String], takes: Takes) -> Resu
     let mut worst = 0;
     let all = texts.iter().any(|t| t == "all") || (texts.is_empty() && takes == Takes::OptionalResource);
     if all {
-        for local in context.own_resources()? {
+        let local = match takes {
+            Takes::OptionalResource => context.resources_to_look_at()?,
+            _ => context.own_resources()?,
+        };
+        for local in local {
             let name = Name { resource: local.name.clone(), peer: None, volume: None };
             found.push(Target { name, local: Some(local), invalid: None });
         }

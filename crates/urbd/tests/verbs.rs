@@ -458,3 +458,26 @@ fn the_simulator_and_the_benchmark_are_programs_of_their_own() {
     let help = String::from_utf8(call(&["help"]).stdout).unwrap();
     assert!(!help.contains(" sim ") && !help.contains(" bench "), "out of the operator's sight: {help}");
 }
+
+#[test]
+fn a_configuration_without_resources_can_be_looked_at() {
+    for text in ["", "global { usage-count no; }\ncommon { net { protocol C; } }\n", "include \"none.d/*.res\";\n"] {
+        let mut node = Node::with_config(PathBuf::new(), "alpha");
+        node.config = node.dir.path().join("urbd.conf");
+        fs::write(&node.config, text).unwrap();
+        for looks in ["sh-nop", "sh-resources", "dump", "dump-xml", "sh-mod-parms", "sh-list-adjustable", "status"] {
+            for call in [vec![looks], vec![looks, "all"]] {
+                let output = node.call(&call);
+                assert_eq!(output.status.code(), Some(0), "{text:?} {call:?}: {output:?}");
+            }
+        }
+        assert!(node.lines(&["sh-list-adjustable", "all"]).is_empty());
+        assert_eq!(node.lines(&["sh-resources"]), [""]);
+        assert_eq!(node.lines(&["sh-mod-parms"]), ["minor_count=32"]);
+        for acts in [["up", "all"], ["adjust", "all"], ["create-md", "r0"]] {
+            let complaint = node.complaint(&acts);
+            assert!(complaint.contains("urbd.conf defines no resource"), "{acts:?}: {complaint}");
+            assert_eq!(node.exit(&acts), 1, "{acts:?}");
+        }
+    }
+}

@@ -136,7 +136,7 @@ impl Known {
 /// Is this a configuration that says nothing of any resource?
 fn is_without_resource(file: &Path, text: &str) -> bool {
     let loaded = config::load_text(&Disk, file, text, &LoadOptions::default());
-    loaded.is_err_and(|e| e.first().kind == config::ErrorKind::Empty)
+    loaded.is_ok_and(|config| config.resources.is_empty())
 }
 
 fn load(file: &Path, text: &str) -> Result<Config, Problem> {
