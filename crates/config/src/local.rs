@@ -42,7 +42,7 @@ impl Config {
     /// All resources for `host`, in the order of the files.
     ///
     /// # Errors
-    /// When two sections of a resource match this host (exit status 10), or no resource is for it, or there is none (1).
+    /// When two sections of a resource match this host (exit status 10), no resource is for it, or there is none (1).
     pub fn resources_for(&self, host: &ThisHost) -> Result<Vec<LocalResource>, Errors> {
         self.any_resource()?;
         let mut findings = Findings::default();
