@@ -58,4 +58,4 @@ pub use overlay::OverlayScope;
 pub use plan::{AdjustScope, Plan, Stage, Step, in_order};
 pub use running::{Running, RunningConnection, RunningVolume};
 pub use table::{Group, Kind, OptionSpec, Unit, option, options};
-pub use value::{BadValue, Value};
+pub use value::{BadValue, Value, parse_number};

@@ -132,7 +132,8 @@ fn number(spec: &OptionSpec, text: &str, unit: Unit, min: u64, max: u64) -> Resu
 }
 
 /// A number with an optional suffix, in units of `factor` bytes, rounded up. `None`: not a number, or too large.
-pub(crate) fn parse_number(text: &str, factor: u64) -> Option<u64> {
+#[must_use]
+pub fn parse_number(text: &str, factor: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let multiplier: u128 = match &text[digits.len()..] {
         "" => u128::from(factor),

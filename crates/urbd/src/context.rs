@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use config::{Config, Errors, LocalResource, ThisHost};
+use config::{Config, Disk, Errors, LoadOptions, LocalResource, ThisHost};
 use control::Client;
 use control::client::{ClientError, socket_path};
 
@@ -36,6 +36,9 @@ pub(crate) struct Context {
     pub(crate) verbose: u8,
     /// Act on the stacked resources.
     pub(crate) stacked: bool,
+    /// Is the configuration read with other files than those that it names?
+    pub(crate) tests_files: bool,
+    load: LoadOptions,
     config: OnceLock<Config>,
 }
 
@@ -43,7 +46,11 @@ impl Context {
     /// From the general options, then the environment, then the defaults.
     pub(crate) fn new(args: &ArgMatches) -> Context {
         let option = |name: &str| args.get_one::<String>(name).cloned();
+        let files = |name| args.get_many::<String>(name).into_iter().flatten().map(PathBuf::from).collect();
+        let (additional, exclude): (Vec<PathBuf>, Vec<PathBuf>) = (files("config-to-test"), files("config-to-exclude"));
         Context {
+            tests_files: !(additional.is_empty() && exclude.is_empty()),
+            load: LoadOptions { additional, exclude, ..LoadOptions::default() },
             dry_run: args.get_flag("dry-run"),
             verbose: args.get_count("verbose"),
             stacked: args.get_flag("stacked"),
@@ -65,6 +72,8 @@ impl Context {
             dry_run: false,
             verbose: 0,
             stacked: false,
+            tests_files: false,
+            load: LoadOptions::default(),
             config: OnceLock::new(),
         }
     }
@@ -84,7 +93,7 @@ impl Context {
         if let Some(config) = self.config.get() {
             return Ok(config);
         }
-        let config = config::load(&self.config_file).map_err(|e| invalid(&e))?;
+        let config = config::load_from(&Disk, &self.config_file, &self.load).map_err(|e| invalid(&e))?;
         for warning in config.warnings() {
             eprintln!("urbd: warning: {warning}");
         }

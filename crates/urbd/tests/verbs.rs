@@ -481,3 +481,49 @@ fn a_configuration_without_resources_can_be_looked_at() {
         }
     }
 }
+
+#[test]
+fn a_file_is_tested_before_it_takes_the_place_of_another() {
+    let mut node = Node::alone(17_806);
+    let dir = node.dir.path().to_owned();
+    let (old, new) = (dir.join("r0.res"), dir.join("r0.new"));
+    fs::rename(&node.config, &old).unwrap();
+    node.config = dir.join("main.conf");
+    fs::write(&node.config, "include \"*.res\";\n").unwrap();
+    let good = fs::read_to_string(&old).unwrap().replace("17806", "17807");
+    let [old, new] = [&old, &new].map(|path| path.to_str().unwrap());
+    fs::write(new, &good).unwrap();
+    assert_eq!(node.exit(&["--config-to-test", new, "--config-to-exclude", old, "sh-nop"]), 0);
+    assert!(node.lines(&["-t", new, "-E", old, "dump"]).iter().any(|line| line.contains("17807")));
+    assert!(node.lines(&["dump"]).iter().any(|line| line.contains("17806")));
+    assert_eq!(node.exit(&["--config-to-test", new, "sh-nop"]), 10, "two resources of one name");
+    fs::write(new, good.replace("node-id 1", "node-id 0")).unwrap();
+    assert_eq!(node.exit(&["sh-nop", "-t", new, "-E", old]), 10);
+    assert!(node.complaint(&["sh-nop", "-t", new, "-E", old]).contains("r0.new:"));
+    for acts in ["create-md", "up", "status"] {
+        let complaint = node.complaint(&["-t", new, "-E", old, acts, "r0"]);
+        assert!(complaint.contains("--config-to-test and --config-to-exclude are for"), "{acts}: {complaint}");
+        assert_eq!(node.exit(&["-t", new, "-E", old, acts, "r0"]), 1, "{acts}");
+    }
+}
+
+#[test]
+fn amounts_have_suffixes_and_values_stand_behind_blanks() {
+    let node = Node::alone(17_808);
+    let calls: [&[&str]; 3] = [
+        &["-vvv", "--max-peers", "7", "--bitmap-block-size", "64k", "--", "--force", "create-md", "r0/0"],
+        &["create-md", "--force", "r0", "--max-peers", "7", "--bitmap-block-size=64K", "--al-stripe-size-kB", "64k"],
+        &["--force", "create-md", "r0", "--max-peers=7", "--bitmap-block-size", "65536", "--effective-size", "4M"],
+    ];
+    for call in calls {
+        let made = node.call(call);
+        assert!(made.status.success(), "{call:?}: {made:?}");
+        let text = node.lines(&["dump-md", "r0/0"]).join("\n");
+        for wanted in ["max-peers 7;", "bm-byte-per-bit 65536;"] {
+            assert!(text.contains(wanted), "{call:?}: {wanted}: {text}");
+        }
+    }
+    assert!(node.complaint(&["create-md", "r0", "--bitmap-block-size=64x"]).contains("must be a number"));
+    assert_eq!(node.exit(&["create-md", "r0", "--bitmap-block-size=64x"]), 1);
+    assert_eq!(node.exit(&["wait-con-int", "-t", "1"]), 10, "r0 does not run, and was waited for without its name");
+}

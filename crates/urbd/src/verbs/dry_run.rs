@@ -50,7 +50,7 @@ fn shape(verb: &str) -> Option<Shape> {
         "resize" | "check-resize" => Shape::Resize,
         "wait-connect" | "wait-sync" | "wait-con-int" => Shape::Wait,
         "attach" => Shape::Attach,
-        "up" | "adjust" | "restart" => Shape::Plan,
+        "up" | "adjust" | "adjust-with-progress" | "restart" => Shape::Plan,
         handler if handlers::is_one(handler) => Shape::Handler,
         _ => return None,
     })
@@ -90,7 +90,7 @@ pub(crate) fn once(verb: &Verb, call: &Call) -> Result<Vec<String>, Problem> {
 fn plan_lines(verb: &Verb, call: &Call, target: &Target) -> Result<Vec<String>, Problem> {
     lifecycle::check_startable(call.context, target.local()?)?;
     let plan = match verb.name {
-        "adjust" => adjust::plan(call, target)?,
+        "adjust" | "adjust-with-progress" => adjust::plan(call, target)?,
         _ => Plan::up(target.local()?, &AdjustScope::default()),
     };
     plan.notes.iter().for_each(|note| eprintln!("urbd: {target}: {note}"));
