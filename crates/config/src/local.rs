@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use units::same_host;
+
 use crate::address::Family;
 use crate::choices::{Fencing, OnCongestion, Protocol};
 use crate::error::{Error, ErrorKind, Errors, Findings};
@@ -45,24 +47,35 @@ impl Config {
     /// When two sections of a resource match this host (exit status 10), no resource is for it, or there is none (1).
     pub fn resources_for(&self, host: &ThisHost) -> Result<Vec<LocalResource>, Errors> {
         self.any_resource()?;
-        let mut findings = Findings::default();
+        let (found, errors) = self.each_for(host);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
+        if found.is_empty() {
+            let message = format!("no resource in {} is for this host (`{}`)", self.file, host.name);
+            let help = format!(
+                "the hosts in the file are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
+                host_names(&self.resources)
+            );
+            return Err(Error::without_place(ErrorKind::Host, message).help(help).into());
+        }
+        Ok(found)
+    }
+
+    /// The resources for `host`, in the order of the files, and for each that has two sections for it why nobody knows
+    /// which is meant (exit status 10): that does not concern the others.
+    #[must_use]
+    pub fn each_for(&self, host: &ThisHost) -> (Vec<LocalResource>, Vec<Error>) {
         let mut found = Vec::new();
+        let mut errors = Vec::new();
         for resource in &self.resources {
             match self.section_for(resource, host) {
                 Ok(Some(at)) => found.push(self.local(resource, at, host)),
                 Ok(None) => {}
-                Err(error) => findings.error(error),
+                Err(error) => errors.push(error),
             }
         }
-        if found.is_empty() && findings.errors.is_empty() {
-            let message = format!("no resource in {} is for this host (`{}`)", self.file, host.name);
-            findings.error(Error::without_place(ErrorKind::Host, message).help(format!(
-                "the hosts in the file are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
-                host_names(&self.resources)
-            )));
-        }
-        findings.into_result()?;
-        Ok(found)
+        (found, errors)
     }
 
     /// A configuration may be without resources, but nothing can be done to those.
@@ -321,18 +334,6 @@ fn derive(settings: &mut Settings, name: &str, peer: &Host) {
 
 fn is_stacked(host: &Host) -> bool {
     matches!(host.is, HostMatch::Stacked { .. })
-}
-
-/// Are both names for the same host? Case does not count; if only one has a domain, the first labels decide.
-fn same_host(a: &str, b: &str) -> bool {
-    if a.eq_ignore_ascii_case(b) {
-        return true;
-    }
-    match (a.split_once('.'), b.split_once('.')) {
-        (Some((label, _)), None) => label.eq_ignore_ascii_case(b),
-        (None, Some((label, _))) => label.eq_ignore_ascii_case(a),
-        _ => false,
-    }
 }
 
 fn host_names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> String {

@@ -307,6 +307,11 @@ impl Host {
         }
     }
 
+    /// Stands this very name in its `on` statement?
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        matches!(&self.is, HostMatch::Names(names) if names.iter().any(|n| n == name))
+    }
+
     /// Its volume of that number.
     #[must_use]
     pub fn volume(&self, nr: VolumeNr) -> Option<&Volume> {

@@ -21,6 +21,9 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a command that waits for disks or peers may take.
 pub(crate) const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Resources of this node, and why others that may be are not among them.
+pub(crate) type Own = (Vec<LocalResource>, Vec<Problem>);
+
 /// The general options and the environment, and the configuration once it was needed.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -118,15 +121,28 @@ impl Context {
     /// # Errors
     /// Exit 10: the configuration is not valid; exit 1: nothing in it is for this node.
     pub(crate) fn own_resources(&self) -> Result<Vec<LocalResource>, Problem> {
-        self.config()?.resources_for(&self.this_host()).map_err(|e| invalid(&e))
+        self.each_own_resource().map(|(found, _)| found)
+    }
+
+    /// The same, and what is wrong with each of the others that keeps it from being one of them.
+    ///
+    /// # Errors
+    /// As [`Context::own_resources`].
+    pub(crate) fn each_own_resource(&self) -> Result<Own, Problem> {
+        let (config, host) = (self.config()?, self.this_host());
+        let (found, errors) = config.each_for(&host);
+        if found.is_empty() {
+            config.resources_for(&host).map_err(|e| invalid(&e))?;
+        }
+        Ok((found, errors.into_iter().map(|e| invalid(&e.into())).collect()))
     }
 
     /// The same for who only looks: a configuration without resources has none to be shown, as on a fresh machine.
     ///
     /// # Errors
     /// Exit 10: the configuration is not valid; exit 1: it has resources, but none for this node.
-    pub(crate) fn resources_to_look_at(&self) -> Result<Vec<LocalResource>, Problem> {
-        if self.config()?.resources.is_empty() { Ok(Vec::new()) } else { self.own_resources() }
+    pub(crate) fn resources_to_look_at(&self) -> Result<Own, Problem> {
+        if self.config()?.resources.is_empty() { Ok(Own::default()) } else { self.each_own_resource() }
     }
 
     /// The names of the resources that have a control socket, sorted.

@@ -527,3 +527,32 @@ fn amounts_have_suffixes_and_values_stand_behind_blanks() {
     assert_eq!(node.exit(&["create-md", "r0", "--bitmap-block-size=64x"]), 1);
     assert_eq!(node.exit(&["wait-con-int", "-t", "1"]), 10, "r0 does not run, and was waited for without its name");
 }
+
+#[test]
+fn peers_are_found_by_short_and_full_names_and_no_list_is_empty() {
+    let mut node = Node::with_config(PathBuf::new(), "ALPHA.example.com");
+    node.config = node.dir.path().join("urbd.conf");
+    let resource = |name: &str, minor: u32, hosts: [&str; 2]| {
+        format!(
+            "resource {name} {{ device minor {minor}; disk none;\n\
+             \x20 on {} {{ node-id 0; address 127.0.0.1:{minor}; }}\n  on {} {{ node-id 1; address 127.0.0.2:{minor}; }}\n}}\n",
+            hosts[0], hosts[1]
+        )
+    };
+    let alone = "resource r2 { device minor 7903; disk none; on alpha { node-id 0; address 127.0.0.1:7903; } }\n";
+    let both = resource("r0", 7901, ["alpha.here", "alpha.there"]);
+    node.name = "alpha";
+    fs::write(&node.config, both + &resource("r1", 7902, ["alpha", "bravo.example.com"]) + alone).unwrap();
+    for peer in ["bravo", "BRAVO", "bravo.example.com", "1"] {
+        assert_eq!(node.lines(&["-d", "connect", &format!("r1:{peer}")]), ["drbdsetup connect r1 1"], "{peer}");
+    }
+    // r0 has two sections for this host: the others are served all the same.
+    for call in [vec!["-d", "connect", "all"], vec!["sh-resources"], vec!["sh-minor", "all"]] {
+        let output = node.call(&call);
+        assert_eq!(output.status.code(), Some(10), "{call:?}: {output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(["r1", "7902"].iter().any(|word| said.contains(word)), "{call:?}: {said}");
+    }
+    assert!(node.complaint(&["connect", "r1:alpha.example.com"]).contains("this is the own host"));
+    assert!(node.complaint(&["connect", "r2:bravo"]).contains("r2 has no peers: it has no connection"));
+}

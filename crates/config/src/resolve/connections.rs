@@ -65,7 +65,16 @@ pub(super) fn connections(
 
 impl<'a> Builder<'a> {
     fn host(&mut self, name: &str, span: &Span) -> Option<usize> {
-        let found = self.node.hosts.iter().position(|h| h.answers_to(name));
+        let fitting: Vec<usize> = (0..self.hosts.len()).filter(|&i| self.node.hosts[i].answers_to(name)).collect();
+        let exact = fitting.iter().copied().find(|&i| self.hosts[i].has_name(name));
+        if let (None, [one, other, ..]) = (exact, &fitting[..]) {
+            let names = [*one, *other].map(|i| self.hosts[i].name());
+            let message = format!("`{name}` may be {} or {}", names[0], names[1]);
+            self.findings
+                .error(Error::new(ErrorKind::Connection, span, message).help("write the name with its domain"));
+            return None;
+        }
+        let found = exact.or(fitting.first().copied());
         if found.is_none() {
             let message = format!("there is no host section for `{name}` in this resource");
             let known: Vec<String> = self.hosts.iter().map(Host::name).collect();

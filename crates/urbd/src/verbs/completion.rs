@@ -62,7 +62,7 @@ impl Known {
         };
         let context = Context::of(general("--config", "-c"), general("--node", ""));
         let config = config::load(&context.config_file).ok();
-        let mine = |config: &Config| config.resources_for(&context.this_host()).unwrap_or_default();
+        let mine = |config: &Config| config.each_for(&context.this_host()).0;
         Known { configured: config.as_ref().map(mine).unwrap_or_default(), running: context.running_resources() }
     }
 
