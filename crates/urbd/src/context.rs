@@ -21,6 +21,9 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a command that waits for disks or peers may take.
 pub(crate) const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// How a warning about the configuration begins, which is one line.
+pub(crate) const WARNING: &str = "urbd: warning: ";
+
 /// Resources of this node, and why others that may be are not among them.
 pub(crate) type Own = (Vec<LocalResource>, Vec<Problem>);
 
@@ -98,7 +101,7 @@ impl Context {
         }
         let config = config::load_from(&Disk, &self.config_file, &self.load).map_err(|e| invalid(&e))?;
         for warning in config.warnings() {
-            eprintln!("urbd: warning: {warning}");
+            eprintln!("{WARNING}{warning}");
         }
         Ok(self.config.get_or_init(|| config))
     }

@@ -294,6 +294,7 @@ const OBJECTS: &[(&str, &str)] = &[
 const EXIT: &[(&str, &str)] = &[
     ("0", "All of it worked."),
     ("1", "A bad call, an unknown object, or a question answered with no."),
+    ("4", "verify --wait: the copies differ."),
     ("5", "The time of a verb that waits is over, or the data is worse than outdated."),
     ("10", "The configuration is not valid, or the running process refuses."),
     ("11", "A device is in use."),

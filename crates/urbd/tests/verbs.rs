@@ -556,3 +556,22 @@ fn peers_are_found_by_short_and_full_names_and_no_list_is_empty() {
     assert!(node.complaint(&["connect", "r1:alpha.example.com"]).contains("this is the own host"));
     assert!(node.complaint(&["connect", "r2:bravo"]).contains("r2 has no peers: it has no connection"));
 }
+
+#[test]
+fn a_warning_is_said_once() {
+    let node = Node::alone(17_809);
+    let text = fs::read_to_string(&node.config).unwrap();
+    let text = text.replace("  volume 0", "  disk { max-bio-bvecs 1; }\n  net { transport tcp; }\n  volume 0");
+    fs::write(&node.config, text).unwrap();
+    // Its disk has no metadata: the process that `up` starts says why it ends.
+    for call in [["up", "r0"], ["create-md", "r0"], ["up", "r0"], ["down", "r0"]] {
+        let said = node.complaint(&call);
+        for option in ["max-bio-bvecs", "transport"] {
+            assert_eq!(said.matches(&format!("option `{option}` is accepted")).count(), 1, "{call:?}: {said}");
+        }
+    }
+    fs::remove_file(node.dir.path().join("disk")).unwrap();
+    let said = node.complaint(&["up", "r0"]);
+    assert!(said.contains("cannot open"), "{said}");
+    assert_eq!(said.matches("warning:").count(), 2, "{said}");
+}

@@ -15,6 +15,7 @@ use control::client::ClientError;
 
 use crate::cli::Call;
 use crate::context::Context;
+use crate::context::WARNING;
 use crate::problem::{Problem, exit};
 use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
 
@@ -141,7 +142,7 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         let ended = child.try_wait();
         if let Ok(Some(status)) = ended {
             let code = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(exit::BROKEN);
-            let said = log.text();
+            let said = without_warnings(&log.text());
             let message = match (said.is_empty(), status.signal()) {
                 (false, _) => said.strip_prefix("urbd: ").unwrap_or(&said).to_owned(),
                 (true, Some(signal)) => format!("{resource}: the process was killed by signal {signal}"),
@@ -165,6 +166,13 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         thread::sleep(pause);
         pause = PAUSE.min(2 * pause);
     }
+}
+
+/// What a process has said but its warnings about the configuration: who has started it has read the same file, and said
+/// them already.
+fn without_warnings(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(WARNING)).collect();
+    lines.join("\n")
 }
 
 /// The service manager of this machine.
