@@ -148,6 +148,16 @@ impl Context {
         if self.config()?.resources.is_empty() { Ok(Own::default()) } else { self.each_own_resource() }
     }
 
+    /// The names of the resources that are configured for this node, in the order of the configuration; none if that is
+    /// not valid, or is not there. Nothing is printed.
+    pub(crate) fn configured_here(&self) -> Vec<String> {
+        let names = |config: &Config| config.each_for(&self.this_host()).0.into_iter().map(|r| r.name).collect();
+        match self.config.get() {
+            Some(config) => names(config),
+            None => config::load_from(&Disk, &self.config_file, &self.load).as_ref().map(names).unwrap_or_default(),
+        }
+    }
+
     /// The names of the resources that have a control socket, sorted.
     pub(crate) fn running_resources(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.run_dir).into_iter().flatten().flatten();

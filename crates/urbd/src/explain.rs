@@ -80,7 +80,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "status",
-        "Under each resource stands a sentence, with the next command, for everything that is not good; not in JSON, and not under the names of DRBD's tools. Exit status 0 also if nothing runs, 10 if a resource that is named does not, 20 if this user may not look.",
+        "Under each resource stands a sentence, with the next command, for everything that is not good; and a line for each resource that is configured and does not run, with the reason; not in JSON, and not under the names of DRBD's tools. Exit status 0 also if nothing runs, 10 if a resource that is named does not, 20 if this user may not look.",
     ),
     (
         "why",

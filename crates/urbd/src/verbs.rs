@@ -1,5 +1,6 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
+mod absent;
 pub(crate) mod adjust;
 mod at_shutdown;
 mod background;

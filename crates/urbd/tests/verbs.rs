@@ -1,6 +1,7 @@
 //! The binary as it is called: exit statuses, dry runs as the real drbdadm prints them, starting and stopping.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -192,9 +193,43 @@ fn exit_statuses_of_bad_calls_and_files() {
 }
 
 #[test]
+fn what_has_ended_is_shown_with_its_reason() {
+    let node = Node::alone(17_810);
+    assert_eq!(node.exit(&["up", "r0"]), 1, "no metadata");
+    let [line] = &node.lines(&["status", "all"])[..] else { panic!("one line") };
+    assert!(line.starts_with("r0 not running: its process ended: r0/0: No valid meta data found on "), "{line}");
+    assert!(line.ends_with(". Next: write fresh metadata with: urbd create-md r0/0; then: urbd up r0"), "{line}");
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 0);
+    assert!(!node.lines(&["status"]).iter().any(|line| line.contains("not running")));
+    assert!(node.lines(&["metrics"]).contains(&"urbd_resource_running{resource=\"r0\"} 1".to_owned()));
+    let pid = fs::read_to_string(node.dir.path().join("run/r0.pid")).unwrap();
+    assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success());
+    let gone = || !Path::new(&format!("/proc/{}/exe", pid.trim())).exists();
+    while !gone() {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.lines(&["status"]), ["r0 not running: its process was killed. Next: urbd up r0"]);
+    assert_eq!(node.exit(&["up", "r0"]), 0, "what it says next works");
+    assert_eq!(node.exit(&["down", "r0"]), 0);
+    let stopped = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    assert_eq!(node.lines(&["status"]), [stopped]);
+}
+
+#[test]
 fn what_does_not_run_is_said_to_be_so() {
     let node = Node::alone(17_801);
-    assert_eq!(node.lines(&["status"]), ["# No currently configured DRBD found."]);
+    let never = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    assert_eq!(node.lines(&["status"]), [never]);
+    assert!(node.lines(&["metrics"]).contains(&"urbd_resource_running{resource=\"r0\"} 0".to_owned()));
+    // Programs read what DRBD's tools print: by their names it is that, and no more.
+    for name in ["drbdadm", "drbdsetup"] {
+        let mut drbds = Command::new(env!("CARGO_BIN_EXE_urbd"));
+        drbds.arg0(name).env("URBD_CONF", &node.config).env("URBD_NODE", node.name);
+        let output = drbds.env("URBD_RUN_DIR", node.dir.path().join("run")).arg("status").output().unwrap();
+        assert_eq!(output.stdout, b"# No currently configured DRBD found.\n", "{name}");
+        assert_eq!(output.status.code(), Some(0), "{name}");
+    }
     assert_eq!(node.lines(&["status", "--json"]), ["[]"]);
     assert_eq!(node.exit(&["status", "r0"]), 10);
     assert!(node.complaint(&["status", "r0"]).contains("No such resource"));

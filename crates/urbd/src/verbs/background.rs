@@ -271,6 +271,37 @@ fn ask_systemd(resource: &str, unit: &str, verb: &[&str]) -> Result<(), Problem>
     }
 }
 
+/// What keeps the unit of a resource from running it.
+pub(super) enum Unit {
+    /// It has ended with an error.
+    Failed {
+        /// What its process has said of that.
+        said: String,
+        /// What to do, if it said so.
+        hint: Option<String>,
+    },
+    /// It is not ready yet.
+    Starting,
+}
+
+/// The state of the unit that would run the resource; `None` if there is none, or nobody wants it to run.
+pub(super) fn unit_state(context: &Context, resource: &str) -> Option<Unit> {
+    let unit = Systemd::find()?.unit_for(context, resource)?;
+    let show = ["show", "--property=StatusText", "--property=ActiveState", &unit];
+    let shown = Process::new("systemctl").args(show).stdin(Stdio::null()).output().ok()?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let field = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    match field("ActiveState")? {
+        "failed" => {
+            let said = field("StatusText").and_then(|text| text.strip_prefix(FAILED)).unwrap_or_default();
+            let (said, hint) = said.split_once(HINT).unwrap_or((said, ""));
+            Some(Unit::Failed { said: said.to_owned(), hint: Some(hint.to_owned()).filter(|hint| !hint.is_empty()) })
+        }
+        "activating" => Some(Unit::Starting),
+        _ => None,
+    }
+}
+
 /// The unit of a resource; `None` if its name cannot be that of a unit.
 pub(super) fn unit(resource: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.' | b'-');
