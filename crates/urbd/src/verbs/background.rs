@@ -168,8 +168,8 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
     }
 }
 
-/// What a process has said but its warnings about the configuration: who has started it has read the same file, and said
-/// them already.
+/// What a process has said but its warnings about the configuration: who has started it has read the same file, and
+/// said them already.
 fn without_warnings(said: &str) -> String {
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(WARNING)).collect();
     lines.join("\n")

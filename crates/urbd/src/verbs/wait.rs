@@ -22,8 +22,8 @@ pub(crate) fn sync(call: &Call, target: &Target) -> Result<u8, Problem> {
     wait(call, target, WaitFor::Sync)
 }
 
-/// Waits for the end of a verify that was just begun, and of the copying if it repairs; prints how much differs. Exit status
-/// 4: something does.
+/// Waits for the end of a verify that was just begun, and of the copying if it repairs; prints how much differs. Exit
+/// status 4: something does.
 ///
 /// # Errors
 /// Exit 10: it was interrupted.
