@@ -27,6 +27,7 @@
 mod address;
 mod choices;
 mod command;
+mod discard;
 mod document;
 mod dump;
 mod error;

@@ -6,6 +6,7 @@ use units::same_host;
 
 use crate::address::Family;
 use crate::choices::{Fencing, OnCongestion, Protocol};
+use crate::discard;
 use crate::error::{Error, ErrorKind, Errors, Findings};
 use crate::model::{
     Config, Connection, Host, HostMatch, LocalConnection, LocalPath, LocalResource, LocalVolume, PeerDevice, Resource,
@@ -301,13 +302,14 @@ fn connection(resource: &Resource, connection: &Connection, me: usize) -> Option
         let remote = path.proxies.as_ref().map_or(beyond, |inside| &inside[mine]);
         LocalPath { local: path.addresses[mine].clone(), remote: remote.clone(), proxied: path.proxies.is_some() }
     };
+    let settings = discard::as_seen_by(&connection.settings, |name| resource.hosts[me].answers_to(name));
     Some(LocalConnection {
         peer_node_id: peer.node_id,
         peer_name: peer.name(),
         paths: connection.paths.iter().map(path).collect(),
-        net: connection.net.clone(),
+        net: (&settings).into(),
         peer_devices: connection.peer_devices.iter().map(|d| towards(d, peer)).collect(),
-        settings: connection.settings.clone(),
+        settings,
         span: connection.span.clone(),
     })
 }

@@ -379,3 +379,28 @@ fn words_of_8_4_are_understood() {
         assert_eq!(warnings.iter().filter(|w| w.contains(wanted)).count(), 1, "{wanted}: {warnings:?}");
     }
 }
+
+#[test]
+fn a_named_host_loses_its_changes_after_a_split_brain() {
+    let config = two_nodes("net { after-sb-0pri discard-node-Alpha.example.com; }");
+    for (host, decides) in [("alpha", "discard-local"), ("bravo", "discard-remote")] {
+        let peer = &config.resource_as_seen_by("r0", &ThisHost::named(host)).unwrap().peers[0];
+        assert_eq!(peer.net.after_sb_0pri.to_string(), decides, "{host}");
+        assert_eq!(peer.settings.find("after-sb-0pri").unwrap().text, decides, "{host}");
+    }
+    let text = config.dump(&ThisHost::named("alpha"), false, &[]);
+    assert!(text.contains("discard-node-Alpha.example.com"), "{text}");
+    let lines = |text: &str| text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&load(&text).dump(&ThisHost::named("alpha"), false, &[])), lines(&text));
+    let refused = |policy: &str| {
+        let text = format!(
+            "resource r0 {{ net {{ after-sb-0pri {policy}; }} device minor 1; disk /dev/vg0/a;\n\
+             on alpha {{ node-id 0; address 10.1.1.1:7900; }} on bravo {{ node-id 1; address 10.1.1.2:7900; }} }}"
+        );
+        load_text(&Memory::default(), Path::new("drbd.conf"), &text, &LoadOptions::default()).unwrap_err().to_string()
+    };
+    assert!(refused("discard-node-charlie").contains("does not say which of `alpha` and `bravo` is meant"));
+    for bad in ["discard-node-", "discard-node"] {
+        assert!(refused(bad).contains("discard-zero-changes"), "the choices are listed: {}", refused(bad));
+    }
+}

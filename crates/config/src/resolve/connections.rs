@@ -4,6 +4,7 @@ use units::VolumeNr;
 
 use super::{inherit, report, warn_settings};
 use crate::address::Address;
+use crate::discard;
 use crate::document::{ConnectionNode, HostNode, HostRef, ProxyNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
 use crate::model::{Connection, Host, Path, PeerDevice};
@@ -209,11 +210,19 @@ impl<'a> Builder<'a> {
         let mut settings = net.clone();
         report(inherit(&mut settings, &[self.net]), self.findings);
         warn_settings(&settings, self.findings);
+        if let Some((setting, name)) = discard::named(&settings)
+            && pair.iter().filter(|&&i| self.hosts[i].answers_to(name)).count() != 1
+        {
+            let names = pair.map(|i| self.hosts[i].name()).join("` and `");
+            let message = format!("`{}` does not say which of `{names}` is meant", setting.text);
+            let help = "write the name of one of them behind `discard-node-`, or another policy";
+            self.findings.error(Error::new(ErrorKind::Value, &setting.span, message).help(help));
+        }
         let peer_devices = self.peer_devices(pair, written);
         self.done.push(Connection {
             hosts: pair,
             paths,
-            net: (&settings).into(),
+            net: (&discard::as_seen_by(&settings, |name| self.hosts[pair[0]].answers_to(name))).into(),
             settings,
             peer_devices,
             span: span.clone(),
