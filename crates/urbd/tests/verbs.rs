@@ -198,6 +198,9 @@ fn what_has_ended_is_shown_with_its_reason() {
     assert_eq!(node.exit(&["up", "r0"]), 1, "no metadata");
     let [line] = &node.lines(&["status", "all"])[..] else { panic!("one line") };
     assert!(line.starts_with("r0 not running: its process ended: r0/0: No valid meta data found on "), "{line}");
+    let why = node.complaint(&["why", "r0"]);
+    assert!(why.contains(&line.replace("r0 not running: ", "r0: does not run: ")), "{why}");
+    assert_eq!(node.exit(&["why", "r0"]), 10);
     assert!(line.ends_with(". Next: write fresh metadata with: urbd create-md r0/0; then: urbd up r0"), "{line}");
     assert_eq!(node.exit(&["create-md", "r0"]), 0);
     assert_eq!(node.exit(&["up", "r0"]), 0);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::context::{Context, WARNING};
+use crate::problem::{Problem, exit};
 use crate::verbs::background::{self, Unit};
 
 /// How much of a log's end is looked at, in bytes.
@@ -23,9 +24,18 @@ pub(crate) struct Absent {
 impl Absent {
     /// `RES not running: WHY. Next: COMMAND`
     pub(crate) fn line(&self) -> String {
+        format!("{} not running: {}", self.name, self.reason())
+    }
+
+    /// What `why` says.
+    pub(crate) fn problem(&self) -> Problem {
+        Problem::new(exit::FAILURE, format!("{}: does not run: {}", self.name, self.reason()))
+    }
+
+    fn reason(&self) -> String {
         let start = format!("urbd up {}", self.name);
         let next = self.next.as_ref().map_or(start.clone(), |next| format!("{next}; then: {start}"));
-        format!("{} not running: {}. Next: {next}", self.name, self.why)
+        format!("{}. Next: {next}", self.why)
     }
 }
 
@@ -36,7 +46,8 @@ pub(crate) fn absent(context: &Context, running: &[String]) -> Vec<Absent> {
     names.map(|name| explained(context, name)).collect()
 }
 
-fn explained(context: &Context, name: String) -> Absent {
+/// Why a resource does not run that is configured.
+pub(crate) fn explained(context: &Context, name: String) -> Absent {
     let (why, next) = match background::unit_state(context, &name) {
         Some(Unit::Failed { said, hint }) if said.is_empty() => ("its unit failed".to_owned(), hint),
         Some(Unit::Failed { said, hint }) => (format!("its unit failed: {said}"), hint),

@@ -14,7 +14,7 @@ use crate::cli::{self, Call};
 use crate::context::{ANSWER_TIMEOUT, Context};
 use crate::objects::{Takes, Target};
 use crate::problem::{Problem, exit};
-use crate::verbs::absent::absent;
+use crate::verbs::absent::{absent, explained};
 use crate::verbs::metadata;
 
 /// `status`: all running resources, or those named.
@@ -210,7 +210,10 @@ pub(crate) fn text(context: &Context, resource: &str, request: &Request) -> Resu
 /// `why`: what is the matter, in sentences; then one line per decision that led to the present states.
 pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
-    let mut client = call.context.client(resource)?;
+    let mut client = call.context.client(resource).map_err(|problem| match problem.exit {
+        exit::FAILURE => explained(call.context, resource.clone()).problem(),
+        _ => problem,
+    })?;
     let status = client.status().map_err(|e| Problem::client(resource, &e))?;
     let found = matter::matters(&status);
     let mut text = String::new();
