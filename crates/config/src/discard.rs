@@ -21,8 +21,7 @@ pub(crate) fn named(settings: &Settings) -> Option<(&Setting, &str)> {
     }
 }
 
-/// The same settings for one of the two hosts of a connection: without a name. `is_named`: is that host the one with this
-/// name?
+/// The same settings for one of the two hosts of a connection, without a name. `is_named`: has that host this one?
 pub(crate) fn as_seen_by(settings: &Settings, is_named: impl Fn(&str) -> bool) -> Settings {
     let mut seen = settings.clone();
     if let Some((setting, name)) = named(settings) {
