@@ -101,7 +101,8 @@ def test_life_of_a_resource(pair):
     """Every verb once, in the order of a life, with its exit status."""
     a, b = pair.nodes
     assert a.call("status", "r0").rc == 10 and "No such resource" in a.call("status", "r0").err
-    assert "No currently configured" in a.call("status").out and a.call("status").rc == 0
+    assert a.call("status").out == "r0 not running: it was not started, or it was stopped. Next: urbd up r0\n"
+    assert a.call("status").rc == 0
     assert a.call("down", "r0").rc == 0  # not running: nothing to do
     assert a.call("create-md", "r0").rc == 0  # only zeroes on the disk: no question
     assert a.call("create-md", "r0").rc == 1  # metadata there: asks, nobody answers

@@ -118,7 +118,11 @@ def test_what_a_verify_finds(cluster):
     with open(c.disk_file(), "r+b") as f:
         f.seek(8 * MIB)
         f.write(os.urandom(8192))
-    assert a.urbd("verify", "--wait", "r0:c").out == "r0:c/0: 8 KiB differ\n"
+    found = a.call("verify", "--wait", "r0:c")
+    assert (found.rc, found.out) == (4, "r0:c/0: 8 KiB differ\n"), found
+    refused = b.call("verify", "r0:c")
+    assert refused.rc == 11 and "(-17) a is Primary, and not one of the two to compare" in refused.err, refused
+    assert "urbd verify r0:a" in refused.err and "protocol" not in refused.err, refused
     command = "urbd invalidate --reset-bitmap=no r0/0"
     said(a, f"8 KiB differ between this node and c. Next: on c, whose copy of them is replaced: {command}")
     said(c, f"8 KiB differ between this node and a. Next: {command} (this node's copy of them is replaced)")
@@ -132,11 +136,13 @@ def test_what_a_verify_finds(cluster):
     with open(b.disk_file(), "r+b") as f:
         f.seek(12 * MIB)
         f.write(os.urandom(4096))
-    assert a.urbd("verify", "--wait", "r0").out == "r0:b/0: 4 KiB differ\nr0:c/0: 0 KiB differ\n"
+    found = a.call("verify", "--wait", "r0")
+    assert (found.rc, found.out) == (4, "r0:b/0: 4 KiB differ\nr0:c/0: 0 KiB differ\n"), found
     # Who is compared with hears last that it is over.
     eventually("they hear of the end", lambda: [n.log().count("online verify done") for n in (b, c)] == [1, 2])
     # Beside a Primary a Secondary is compared with that one.
-    b.urbd("verify", "--wait", "r0")
+    found = b.call("verify", "--wait", "r0")
+    assert found.rc == 4 and found.out.startswith("r0:a/0: 4 KiB differ\n"), found
     assert [n.log().count("online verify done") for n in (b, c)] == [2, 2]
 
 

@@ -33,7 +33,7 @@ OBJECTS = "`up`, `down` and `adjust` make and remove objects: there are no half-
 # Why a verb differs, or is not there.
 DRBDADM = {
     "adjust": "repairs the metadata after a crash too (`repair-md`)", "up": "as `adjust`", "attach": "as `adjust`",
-    "adjust-with-progress": "`adjust`, then `wait-sync`",
+    "adjust-with-progress": "as `adjust`; prints no dots",
     "create-md": "makes v08, the format of DRBD 8.4, unless `--max-peers` is given",
     **dict.fromkeys(("apply-al", "dstate", "dump-md", "get-gi", "show-gi", "set-gi", "invalidate", "wipe-md"), FORMAT),
     "outdate": FORMAT + "; leaves out the resource's name, which the real drbdsetup refuses",

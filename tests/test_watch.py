@@ -280,7 +280,8 @@ def test_verify_waits_and_counts(pair):
     with open(b.disk_file(), "r+b") as f:
         f.seek(65536)
         f.write(b"\x18" * 8192)
-    assert a.urbd("verify", "--wait", "r0").out == "r0:b/0: 8 KiB differ\n"
+    found = a.call("verify", "--wait", "r0")
+    assert (found.rc, found.out) == (4, "r0:b/0: 8 KiB differ\n"), found
     said = " ".join(a.urbd("status", "r0").out.split())
     assert "8 KiB differ between this node and b. Next: urbd disconnect r0:b; urbd connect r0:b" in said, said
     a.urbd("disconnect", "r0:b")

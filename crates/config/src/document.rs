@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use units::same_host;
+
 use crate::address::Address;
 use crate::error::Span;
 use crate::index::Index;
@@ -213,7 +215,7 @@ impl HostNode {
     /// Names as they appear in `on` statements; one made-up name for the other kinds.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
         match &self.kind {
-            HostKind::On(names) => names.iter().any(|n| n.text == name),
+            HostKind::On(names) => names.iter().any(|n| same_host(&n.text, name)),
             HostKind::Floating(address) => {
                 [floating_name(address), address.plain(), address.to_string(), address.text.clone()]
                     .contains(&name.to_owned())

@@ -27,6 +27,7 @@
 mod address;
 mod choices;
 mod command;
+mod discard;
 mod document;
 mod dump;
 mod error;
@@ -59,4 +60,4 @@ pub use overlay::OverlayScope;
 pub use plan::{AdjustScope, Plan, Stage, Step, in_order};
 pub use running::{Running, RunningConnection, RunningVolume};
 pub use table::{Group, Kind, OptionSpec, Unit, option, options};
-pub use value::{BadValue, Value};
+pub use value::{BadValue, Value, parse_number};

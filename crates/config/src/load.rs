@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Errors};
+use crate::error::Errors;
 use crate::files::{Disk, Files};
 use crate::grammar::Grammar;
 use crate::model::Config;
@@ -71,11 +71,6 @@ fn finish(mut grammar: Grammar<'_>, path: &Path, options: &LoadOptions) -> Resul
     if !findings.errors.is_empty() {
         findings.into_result()?;
         unreachable!("there are errors");
-    }
-    if document.resources.is_empty() {
-        return Err(Error::without_place(ErrorKind::Empty, format!("{file} defines no resource"))
-            .help("write a `resource NAME { … }` section, or name the right file with --config")
-            .into());
     }
     resolve::resolve(file, document, findings)
 }

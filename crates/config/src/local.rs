@@ -2,8 +2,11 @@
 
 use std::net::IpAddr;
 
+use units::same_host;
+
 use crate::address::Family;
 use crate::choices::{Fencing, OnCongestion, Protocol};
+use crate::discard;
 use crate::error::{Error, ErrorKind, Errors, Findings};
 use crate::model::{
     Config, Connection, Host, HostMatch, LocalConnection, LocalPath, LocalResource, LocalVolume, PeerDevice, Resource,
@@ -21,6 +24,7 @@ impl Config {
     /// Unknown resource or no section for this host (exit status 1); more than one section for this host (10).
     pub fn resource_as_seen_by(&self, resource: &str, host: &ThisHost) -> Result<LocalResource, Error> {
         let Some(resource) = self.resource(resource) else {
+            self.any_resource()?;
             let known: Vec<&str> = self.resources.iter().map(|r| r.name.as_str()).collect();
             let message = format!("there is no resource `{resource}` in {}", self.file);
             return Err(Error::without_place(ErrorKind::Unknown, message).help(format!("known: {}", known.join(", "))));
@@ -41,26 +45,48 @@ impl Config {
     /// All resources for `host`, in the order of the files.
     ///
     /// # Errors
-    /// When two sections of a resource match this host (exit status 10), or no resource is for it (1).
+    /// When two sections of a resource match this host (exit status 10), no resource is for it, or there is none (1).
     pub fn resources_for(&self, host: &ThisHost) -> Result<Vec<LocalResource>, Errors> {
-        let mut findings = Findings::default();
+        self.any_resource()?;
+        let (found, errors) = self.each_for(host);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
+        if found.is_empty() {
+            let message = format!("no resource in {} is for this host (`{}`)", self.file, host.name);
+            let help = format!(
+                "the hosts in the file are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
+                host_names(&self.resources)
+            );
+            return Err(Error::without_place(ErrorKind::Host, message).help(help).into());
+        }
+        Ok(found)
+    }
+
+    /// The resources for `host`, in the order of the files, and for each that has two sections for it why nobody knows
+    /// which is meant (exit status 10): that does not concern the others.
+    #[must_use]
+    pub fn each_for(&self, host: &ThisHost) -> (Vec<LocalResource>, Vec<Error>) {
         let mut found = Vec::new();
+        let mut errors = Vec::new();
         for resource in &self.resources {
             match self.section_for(resource, host) {
                 Ok(Some(at)) => found.push(self.local(resource, at, host)),
                 Ok(None) => {}
-                Err(error) => findings.error(error),
+                Err(error) => errors.push(error),
             }
         }
-        if found.is_empty() && findings.errors.is_empty() {
-            let message = format!("no resource in {} is for this host (`{}`)", self.file, host.name);
-            findings.error(Error::without_place(ErrorKind::Host, message).help(format!(
-                "the hosts in the file are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
-                host_names(&self.resources)
-            )));
+        (found, errors)
+    }
+
+    /// A configuration may be without resources, but nothing can be done to those.
+    fn any_resource(&self) -> Result<(), Error> {
+        if !self.resources.is_empty() {
+            return Ok(());
         }
-        findings.into_result()?;
-        Ok(found)
+        let message = format!("{} defines no resource", self.file);
+        let help = "write a `resource NAME { … }` section, or name the right file with --config";
+        Err(Error::without_place(ErrorKind::Empty, message).help(help))
     }
 
     /// Is `resource` one that `host` takes part in? Stacked sections count here, whatever `host.stacked` says.
@@ -348,13 +374,14 @@ fn connection(resource: &Resource, connection: &Connection, me: usize) -> Option
         let remote = path.proxies.as_ref().map_or(beyond, |inside| &inside[mine]);
         LocalPath { local: path.addresses[mine].clone(), remote: remote.clone(), proxied: path.proxies.is_some() }
     };
+    let settings = discard::as_seen_by(&connection.settings, |name| resource.hosts[me].answers_to(name));
     Some(LocalConnection {
         peer_node_id: peer.node_id,
         peer_name: peer.name(),
         paths: connection.paths.iter().map(path).collect(),
-        net: connection.net.clone(),
+        net: (&settings).into(),
         peer_devices: connection.peer_devices.iter().map(|d| towards(d, peer)).collect(),
-        settings: connection.settings.clone(),
+        settings,
         span: connection.span.clone(),
     })
 }
@@ -381,18 +408,6 @@ fn derive(settings: &mut Settings, name: &str, peer: &Host) {
 
 fn is_stacked(host: &Host) -> bool {
     matches!(host.is, HostMatch::Stacked { .. })
-}
-
-/// Are both names for the same host? Case does not count; if only one has a domain, the first labels decide.
-fn same_host(a: &str, b: &str) -> bool {
-    if a.eq_ignore_ascii_case(b) {
-        return true;
-    }
-    match (a.split_once('.'), b.split_once('.')) {
-        (Some((label, _)), None) => label.eq_ignore_ascii_case(b),
-        (None, Some((label, _))) => label.eq_ignore_ascii_case(a),
-        _ => false,
-    }
 }
 
 fn host_names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> String {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use units::{NodeId, VolumeNr};
+use units::{NodeId, VolumeNr, same_host};
 
 use crate::address::Address;
 use crate::document::Document;
@@ -309,6 +309,19 @@ impl Host {
             HostMatch::Floating(address) => crate::document::floating_name(address),
             HostMatch::Stacked { hosts, .. } => hosts.join("_"),
         }
+    }
+
+    /// Is this one of its names?
+    pub(crate) fn answers_to(&self, name: &str) -> bool {
+        match &self.is {
+            HostMatch::Names(names) => names.iter().any(|n| same_host(n, name)),
+            _ => self.name() == name,
+        }
+    }
+
+    /// Stands this very name in its `on` statement?
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        matches!(&self.is, HostMatch::Names(names) if names.iter().any(|n| n == name))
     }
 
     /// Its volume of that number.

@@ -1,5 +1,6 @@
 //! Option values: what a text means under an option's rule (`docs/spec/config-and-cli.md` 1.3).
 
+use crate::discard;
 use crate::table::{Kind, OptionSpec, Unit};
 
 /// A checked option value.
@@ -34,9 +35,10 @@ impl Value {
             // "Automatic" is a default beyond the limits; running configurations say it aloud.
             Kind::Number { default, .. } if text == default.to_string() => Ok(Value::Number(*default)),
             Kind::Number { unit, min, max, .. } => number(spec, text, *unit, *min, *max).map(Value::Number),
-            Kind::Choice { words, .. } => {
-                word(text, words).map(Value::Word).ok_or_else(|| no_choice(spec, text, words))
-            }
+            Kind::Choice { words, .. } => word(text, words)
+                .map(Value::Word)
+                .or_else(|| discard::parse(spec, text))
+                .ok_or_else(|| no_choice(spec, text, words)),
             Kind::NumberOrWord { words, min, max, .. } => match word(text, words) {
                 Some(word) => Ok(Value::Word(word)),
                 None if text.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -132,7 +134,8 @@ fn number(spec: &OptionSpec, text: &str, unit: Unit, min: u64, max: u64) -> Resu
 }
 
 /// A number with an optional suffix, in units of `factor` bytes, rounded up. `None`: not a number, or too large.
-pub(crate) fn parse_number(text: &str, factor: u64) -> Option<u64> {
+#[must_use]
+pub fn parse_number(text: &str, factor: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let multiplier: u128 = match &text[digits.len()..] {
         "" => u128::from(factor),

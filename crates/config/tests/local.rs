@@ -320,3 +320,113 @@ fn an_overlay_wins_over_what_is_written() {
         }
     }
 }
+
+#[test]
+fn short_and_full_names_are_one_host_everywhere() {
+    let text = |first: &str, second: &str, more: &str| {
+        format!(
+            "resource r0 {{ device minor 1; disk /dev/vg0/a; on {first} {{ node-id 0; address 10.1.1.1:7900; }} \
+             on {second} {{ node-id 1; address 10.1.1.2:7900; }} {more} }}"
+        )
+    };
+    let read = |text: &str| load_text(&Memory::default(), Path::new("drbd.conf"), text, &LoadOptions::default());
+    for (first, second, hosts) in [
+        ("alpha.example.com", "bravo.example.com", "host alpha; host Bravo;"),
+        ("alpha", "bravo", "host alpha.example.com; host BRAVO;"),
+    ] {
+        for more in [format!("connection {{ {hosts} }}"), "connection-mesh { hosts ALPHA bravo; }".to_owned()] {
+            let config = read(&text(first, second, &more)).unwrap_or_else(|errors| panic!("{more}: {errors}"));
+            for name in ["alpha", "Alpha", "alpha.example.com"] {
+                let local = config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap();
+                assert_eq!((Some(local.node_id), local.peers.len()), (NodeId::new(0), 1), "{name} {more}");
+            }
+        }
+    }
+    let refused = |text: &str| read(text).unwrap_err().to_string();
+    let twice = read(&text("alpha", "Alpha.example.com", "")).unwrap();
+    let twice = twice.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap_err();
+    assert_eq!(twice.kind, ErrorKind::Host, "{twice}");
+    // Two hosts with one label are two hosts, and the label alone says neither.
+    let two = read(&text("alpha.here", "alpha.there", "connection { host alpha.here; host alpha.there; }")).unwrap();
+    assert_eq!(two.resources[0].connections.len(), 1);
+    let either = refused(&text("alpha.here", "alpha.there", "connection { host alpha; host alpha.there; }"));
+    assert!(either.contains("`alpha` may be alpha.here or alpha.there"), "{either}");
+    // One minor on one host, in two resources that write its name differently.
+    let other = "resource r1 { device minor 1; disk /dev/vg0/b; on alpha.example.com { node-id 0; address 10.1.1.1:7901; } \
+                 on charlie { node-id 1; address 10.1.1.3:7901; } }";
+    let minors = refused(&(text("ALPHA", "bravo", "") + other));
+    assert!(minors.contains("minor 1 is used twice on host `alpha.example.com`"), "{minors}");
+    assert!(read(&(text("alpha.else", "bravo", "") + other)).is_ok());
+}
+
+#[test]
+fn a_resource_that_two_sections_match_does_not_take_the_others_with_it() {
+    let config = load(
+        "resource r0 { device minor 1; disk /dev/vg0/a; on alpha.a { node-id 0; address 10.1.1.1:7900; } \
+         on alpha.b { node-id 1; address 10.1.1.2:7900; } }\n\
+         resource r1 { device minor 2; disk /dev/vg0/b; on alpha { node-id 0; address 10.1.1.1:7901; } \
+         on bravo { node-id 1; address 10.1.1.2:7901; } }",
+    );
+    let (found, errors) = config.each_for(&ThisHost::named("alpha"));
+    assert_eq!(found.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(), ["r1"]);
+    assert_eq!(errors.iter().map(|e| (e.exit_code(), e.kind)).collect::<Vec<_>>(), [(10, ErrorKind::Host)]);
+}
+
+#[test]
+fn what_is_said_twice_is_a_warning_where_it_does_no_harm() {
+    let said = |inside: &str| {
+        let config = two_nodes(inside);
+        let local = config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap();
+        let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
+        (local.startup.wfc_timeout, local.peers[0].net.protocol, warnings.join("\n"))
+    };
+    let (wfc, _, warnings) = said("startup { wfc-timeout 10; wfc-timeout 20; }");
+    assert_eq!(wfc, Duration::from_secs(20));
+    assert!(warnings.contains("`wfc-timeout` is 10 and 20: 20 is used"), "{warnings}");
+    for inside in ["protocol C; net { protocol A; }", "net { protocol A; } protocol C;"] {
+        let (_, protocol, warnings) = said(inside);
+        assert_eq!(protocol, Protocol::A, "{inside}");
+        assert!(warnings.contains("`protocol` is C and A: A is used"), "{inside}: {warnings}");
+    }
+    assert_eq!(said("protocol C; net { protocol C; }").2, "");
+}
+
+#[test]
+fn words_of_8_4_are_understood() {
+    let config = two_nodes("disk { use-bmbv; rate 10M; no-disk-flushes yes; no-md-flushes; no-disk-drain no; }");
+    for host in ["alpha", "bravo"] {
+        let local = config.resource_as_seen_by("r0", &ThisHost::named(host)).unwrap();
+        let disk = &local.volumes[0].disk;
+        assert_eq!((disk.disk_flushes, disk.md_flushes, disk.disk_drain), (false, false, true));
+        assert_eq!(local.peers[0].peer_devices[0].options.resync_rate, ByteLen(10 << 20));
+    }
+    let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
+    for wanted in ["`use-bmbv` is an option of old versions", "`rate` is now called `resync-rate`"] {
+        assert_eq!(warnings.iter().filter(|w| w.contains(wanted)).count(), 1, "{wanted}: {warnings:?}");
+    }
+}
+
+#[test]
+fn a_named_host_loses_its_changes_after_a_split_brain() {
+    let config = two_nodes("net { after-sb-0pri discard-node-Alpha.example.com; }");
+    for (host, decides) in [("alpha", "discard-local"), ("bravo", "discard-remote")] {
+        let peer = &config.resource_as_seen_by("r0", &ThisHost::named(host)).unwrap().peers[0];
+        assert_eq!(peer.net.after_sb_0pri.to_string(), decides, "{host}");
+        assert_eq!(peer.settings.find("after-sb-0pri").unwrap().text, decides, "{host}");
+    }
+    let text = config.dump(&ThisHost::named("alpha"), false, &[]);
+    assert!(text.contains("discard-node-Alpha.example.com"), "{text}");
+    let lines = |text: &str| text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&load(&text).dump(&ThisHost::named("alpha"), false, &[])), lines(&text));
+    let refused = |policy: &str| {
+        let text = format!(
+            "resource r0 {{ net {{ after-sb-0pri {policy}; }} device minor 1; disk /dev/vg0/a;\n\
+             on alpha {{ node-id 0; address 10.1.1.1:7900; }} on bravo {{ node-id 1; address 10.1.1.2:7900; }} }}"
+        );
+        load_text(&Memory::default(), Path::new("drbd.conf"), &text, &LoadOptions::default()).unwrap_err().to_string()
+    };
+    assert!(refused("discard-node-charlie").contains("does not say which of `alpha` and `bravo` is meant"));
+    for bad in ["discard-node-", "discard-node"] {
+        assert!(refused(bad).contains("discard-zero-changes"), "the choices are listed: {}", refused(bad));
+    }
+}

@@ -8,6 +8,17 @@ use crate::query;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{ConnectionStatus, DeviceStatus, PeerDeviceStatus, ResourceStatus};
 
+/// Which resources that are configured, or run, have a process: 1, else 0.
+#[must_use]
+pub fn running(resources: &[(String, bool)]) -> String {
+    let mut page = Page { resources: &[], out: String::new() };
+    page.head("urbd_resource_running", "gauge", "Whether a process runs the resource.");
+    for (name, runs) in resources {
+        page.sample("urbd_resource_running", &Labels::new(name), u8::from(*runs));
+    }
+    page.out
+}
+
 /// All metrics of these resources, each family once. `fine`: a bucket for each power of two from 4 us to 17 s, instead
 /// of each power of four.
 pub fn text(resources: &[ResourceStatus], fine: bool) -> String {

@@ -11,6 +11,7 @@
 
 mod bitset;
 mod histogram;
+mod host;
 mod ids;
 mod intervals;
 mod rng;
@@ -20,6 +21,7 @@ mod time;
 
 pub use bitset::BitSet;
 pub use histogram::Histogram;
+pub use host::same_host;
 pub use ids::{Generation, NodeId, NodeMask, VolumeNr};
 pub use intervals::IntervalSet;
 pub use rng::Rng;

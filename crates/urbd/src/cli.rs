@@ -16,6 +16,7 @@ use crate::explain;
 use crate::objects::{self, Takes, Target};
 use crate::problem::{Problem, exit};
 use crate::verbs::{self, Action, Opt, Verb, options};
+use crate::words;
 
 /// One call of a verb.
 pub(crate) struct Call<'a> {
@@ -43,6 +44,20 @@ impl Call<'_> {
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
         let parse = |text: &str| {
             text.parse().map_err(|_| Problem::usage(format!("--{name}={text}: must be a number without a unit")))
+        };
+        self.value(name).map(parse).transpose()
+    }
+
+    /// The value of an option that is a number of units of `unit` bytes; its suffix may be `s`, `k`, `M` or `G`.
+    ///
+    /// # Errors
+    /// Exit 1: it is none.
+    pub(crate) fn amount(&self, name: &str, unit: u64) -> Result<Option<u64>, Problem> {
+        let parse = |text: &str| {
+            config::parse_number(text, unit).ok_or_else(|| {
+                Problem::usage(format!("--{name}={text}: must be a number"))
+                    .hint("its suffix may be: s (512 bytes), k, M, G")
+            })
         };
         self.value(name).map(parse).transpose()
     }
@@ -86,6 +101,10 @@ fn run_verb(argv: &[OsString]) -> u8 {
     }
     let Some(verb) = verbs::find(name) else { return exit::USAGE };
     let context = Context::new(args);
+    if context.tests_files && !["sh-nop", "dump", "dump-xml"].contains(&name) {
+        return settle(Err(Problem::usage(format!("{name} acts on the configuration as it is"))
+            .hint("--config-to-test and --config-to-exclude are for: sh-nop, dump, dump-xml")));
+    }
     let call = Call { context: &context, args };
     match verb.action {
         Action::Once(_) if context.dry_run => settle(verbs::dry_run::once(verb, &call).map(say)),
@@ -205,19 +224,26 @@ fn overview() -> String {
     text + "  help                 Print this, or the help of a verb\n\nGeneral options:\n{options}\n\n{after-help}"
 }
 
-/// The general options, and whether they take a value.
-pub(crate) const GENERAL: [(&str, bool); 5] =
-    [("config", true), ("node", true), ("dry-run", false), ("stacked", false), ("verbose", false)];
+/// The general options, their letters, and whether they take a value.
+pub(crate) const GENERAL: [(&str, Option<char>, bool); 7] = [
+    ("config", Some('c'), true),
+    ("node", None, true),
+    ("dry-run", Some('d'), false),
+    ("stacked", Some('S'), false),
+    ("verbose", Some('v'), false),
+    ("config-to-test", Some('t'), true),
+    ("config-to-exclude", Some('E'), true),
+];
 
 pub(crate) fn general_options() -> Vec<Arg> {
-    let option = |name: &'static str, short, value, help| {
+    let option = |name: &'static str, short: Option<char>, value, help| {
         Arg::new(name).long(name).short(short).value_name(value).help(help).global(true).action(ArgAction::Set)
     };
     let flag = |name: &'static str, short, help| {
         Arg::new(name).long(name).short(short).help(help).global(true).action(ArgAction::SetTrue)
     };
     vec![
-        option("config", 'c', "FILE", "Configuration file [env: URBD_CONF; else /etc/urbd.conf, /etc/drbd.conf]")
+        option("config", Some('c'), "FILE", "Configuration file [env: URBD_CONF; else /etc/urbd.conf, /etc/drbd.conf]")
             .visible_alias("config-file"),
         Arg::new("node")
             .long("node")
@@ -232,6 +258,11 @@ pub(crate) fn general_options() -> Vec<Arg> {
             .help("Say more; may be repeated")
             .global(true)
             .action(ArgAction::Count),
+        // Its letter is t, but not with verbs that have another option of that letter.
+        option("config-to-test", None, "FILE", "Read this file behind the others: sh-nop, dump and dump-xml only")
+            .action(ArgAction::Append),
+        option("config-to-exclude", Some('E'), "FILE", "Read as if no file included this one: as --config-to-test")
+            .action(ArgAction::Append),
     ]
 }
 
@@ -273,28 +304,14 @@ fn setting(spec: &'static OptionSpec) -> Arg {
     }
 }
 
-/// `-- OPTIONS VERB …` and `VERB … -- OPTIONS`: options for the backend. We have none, so they become options of the
-/// verb; `--overwrite-data-of-peer` is the old name of `--force`.
+/// The words in the order that the parser wants. Words that are no text are left to it.
 fn rearrange(argv: Vec<OsString>) -> Vec<OsString> {
-    let Some(separator) = argv.iter().position(|a| a == "--") else { return argv };
-    let (front, behind) = (&argv[..separator], &argv[separator + 1..]);
-    let is_verb = |a: &&OsString| a.to_str().is_some_and(|name| verbs::find(name).is_some());
-    let mut arranged = front.to_vec();
-    if front.iter().skip(1).any(|a| is_verb(&a)) {
-        arranged.extend_from_slice(behind);
-    } else if let Some(verb) = behind.iter().position(|a| is_verb(&a)) {
-        arranged.extend_from_slice(&behind[verb..=verb]);
-        arranged.extend_from_slice(&behind[..verb]);
-        arranged.extend_from_slice(&behind[verb + 1..]);
-    } else {
-        return argv;
+    let words: Option<Vec<String>> = argv.iter().map(|word| Some(word.to_str()?.to_owned())).collect();
+    let Some([program, words @ ..]) = words.as_deref() else { return argv };
+    match words::in_order(words) {
+        Some(words) => [program.clone()].into_iter().chain(words).map(OsString::from).collect(),
+        None => argv,
     }
-    for argument in &mut arranged {
-        if argument == "--overwrite-data-of-peer" {
-            *argument = "--force".into();
-        }
-    }
-    arranged
 }
 
 #[cfg(test)]
@@ -335,6 +352,89 @@ mod tests {
             let (_, args) = matches.subcommand().unwrap();
             assert!(args.get_flag("force"), "{line}");
             assert_eq!(args.get_one::<String>("object").unwrap(), "r0");
+        }
+    }
+
+    /// What a line is read as: the verb, its options, its objects.
+    fn read(line: &str) -> String {
+        let matches = match parse(line) {
+            Ok(matches) => matches,
+            Err(error) => return format!("{:?}", error.kind()),
+        };
+        let (verb, args) = matches.subcommand().unwrap();
+        let mut words = vec![verb.to_owned()];
+        for id in args.ids().map(clap::Id::as_str).filter(|id| *id != "object") {
+            if args.value_source(id) != Some(clap::parser::ValueSource::CommandLine) {
+                continue;
+            }
+            match args.try_get_many::<String>(id) {
+                Ok(values) => words.extend(values.into_iter().flatten().map(|value| format!("{id}={value}"))),
+                Err(_) if id == "verbose" => words.push(format!("verbose={}", args.get_count(id))),
+                Err(_) => words.push(id.to_owned()),
+            }
+        }
+        words[1..].sort();
+        words.extend(args.try_get_many::<String>("object").ok().flatten().into_iter().flatten().cloned());
+        words.join(" ")
+    }
+
+    #[test]
+    fn command_lines_are_read_as_by_getopt() {
+        for (line, expected) in [
+            // Options before the verb, with their values behind a blank, and behind a double dash.
+            (
+                "drbdadm -vvv --max-peers 7 --bitmap-block-size 4096 -- --force create-md r0/0",
+                "create-md bitmap-block-size=4096 force max-peers=7 verbose=3 r0/0",
+            ),
+            ("drbdadm --force primary r0", "primary force r0"),
+            ("drbdadm --force create-md r0", "create-md force r0"),
+            ("drbdadm --max-peers 7 create-md up", "create-md max-peers=7 up"),
+            ("drbdadm -- --assume-clean resize r0/0", "resize assume-clean r0/0"),
+            ("drbdadm -- --overwrite-data-of-peer primary all", "primary force all"),
+            ("drbdadm --overwrite-data-of-peer primary all", "primary force all"),
+            ("drbdadm primary --overwrite-data-of-peer all", "primary force all"),
+            ("urbd -c up --node status -v down r0", "down config=up node=status verbose=1 r0"),
+            ("urbd -cFILE -Sd up r0", "up config=FILE dry-run stacked r0"),
+            // Behind the verb, between the objects.
+            ("drbdadm create-md r0/0 --max-peers 7 r1", "create-md max-peers=7 r0/0 r1"),
+            ("drbdadm create-md r0 -- --max-peers 7", "create-md max-peers=7 r0"),
+            ("drbdadm new-current-uuid --clear-bitmap -- r0/0", "new-current-uuid clear-bitmap r0/0"),
+            (
+                "drbdadm wait-connect -t 10 -o 5 -w r0",
+                "wait-connect outdated-wfc-timeout=5 wait-after-sb wfc-timeout=10 r0",
+            ),
+            ("drbdadm -t 10 wait-connect r0", "wait-connect wfc-timeout=10 r0"),
+            ("drbdadm wait-connect -wt10 r0", "wait-connect wait-after-sb wfc-timeout=10 r0"),
+            ("urbd disk-options --al-extents 6007 r0/0", "disk-options al-extents=6007 r0/0"),
+            ("urbd disk-options --resync-after -1 r0/0", "disk-options resync-after=-1 r0/0"),
+            ("urbd disk-options r0 --disk-flushes --md-flushes=no", "disk-options disk-flushes=yes md-flushes=no r0"),
+            // A flag may have yes or no behind it.
+            ("drbdadm secondary --force=yes r0", "secondary force r0"),
+            ("drbdadm secondary r0 --force=no", "secondary r0"),
+            ("drbdadm --wait-after-sb=yes wait-sync r0", "wait-sync wait-after-sb r0"),
+            ("drbdadm secondary --force=maybe r0", "TooManyValues"),
+            // As much of a name as tells it from the others.
+            ("drbdadm --forc primary r0", "primary force r0"),
+            ("drbdadm connect --discard r0", "connect discard-my-data r0"),
+            ("drbdadm create-md --bitmap 4096 r0", "create-md bitmap-block-size=4096 r0"),
+            ("drbdadm create-md --al-stripe 4 r0", "UnknownArgument"),
+            // Another file for the configuration to be.
+            (
+                "drbdadm --config-to-test NEW --config-to-exclude OLD sh-nop",
+                "sh-nop config-to-exclude=OLD config-to-test=NEW",
+            ),
+            ("drbdadm -t NEW -E OLD sh-nop", "sh-nop config-to-exclude=OLD config-to-test=NEW"),
+            ("drbdadm sh-nop -t NEW -t MORE", "sh-nop config-to-test=MORE config-to-test=NEW"),
+            // What a verb does not know, and what is not there.
+            ("drbdadm --max-peers 7 up r0", "UnknownArgument"),
+            ("drbdadm up r0 --nonsense", "UnknownArgument"),
+            ("drbdadm --force nonsense r0", "UnknownArgument"),
+            ("drbdadm --max-peers", "UnknownArgument"),
+            ("drbdadm create-md r0 --max-peers", "InvalidValue"),
+            ("drbdadm wait-con-int", "wait-con-int"),
+            ("drbdadm adjust-with-progress", "adjust-with-progress"),
+        ] {
+            assert_eq!(read(line), expected, "{line}");
         }
     }
 

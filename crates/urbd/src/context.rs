@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use config::{Config, Errors, LocalResource, ThisHost};
+use config::{Config, Disk, Errors, LoadOptions, LocalResource, ThisHost};
 use control::Client;
 use control::client::{ClientError, socket_path};
 
@@ -20,6 +20,12 @@ use crate::problem::{Problem, exit};
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a command that waits for disks or peers may take.
 pub(crate) const LONG_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How a warning about the configuration begins, which is one line.
+pub(crate) const WARNING: &str = "urbd: warning: ";
+
+/// Resources of this node, and why others that may be are not among them.
+pub(crate) type Own = (Vec<LocalResource>, Vec<Problem>);
 
 /// The general options and the environment, and the configuration once it was needed.
 #[derive(Debug)]
@@ -36,6 +42,9 @@ pub(crate) struct Context {
     pub(crate) verbose: u8,
     /// Act on the stacked resources.
     pub(crate) stacked: bool,
+    /// Is the configuration read with other files than those that it names?
+    pub(crate) tests_files: bool,
+    load: LoadOptions,
     config: OnceLock<Config>,
 }
 
@@ -43,7 +52,11 @@ impl Context {
     /// From the general options, then the environment, then the defaults.
     pub(crate) fn new(args: &ArgMatches) -> Context {
         let option = |name: &str| args.get_one::<String>(name).cloned();
+        let files = |name| args.get_many::<String>(name).into_iter().flatten().map(PathBuf::from).collect();
+        let (additional, exclude): (Vec<PathBuf>, Vec<PathBuf>) = (files("config-to-test"), files("config-to-exclude"));
         Context {
+            tests_files: !(additional.is_empty() && exclude.is_empty()),
+            load: LoadOptions { additional, exclude, ..LoadOptions::default() },
             dry_run: args.get_flag("dry-run"),
             verbose: args.get_count("verbose"),
             stacked: args.get_flag("stacked"),
@@ -65,6 +78,8 @@ impl Context {
             dry_run: false,
             verbose: 0,
             stacked: false,
+            tests_files: false,
+            load: LoadOptions::default(),
             config: OnceLock::new(),
         }
     }
@@ -84,9 +99,9 @@ impl Context {
         if let Some(config) = self.config.get() {
             return Ok(config);
         }
-        let config = config::load(&self.config_file).map_err(|e| invalid(&e))?;
+        let config = config::load_from(&Disk, &self.config_file, &self.load).map_err(|e| invalid(&e))?;
         for warning in config.warnings() {
-            eprintln!("urbd: warning: {warning}");
+            eprintln!("{WARNING}{warning}");
         }
         Ok(self.config.get_or_init(|| config))
     }
@@ -109,7 +124,38 @@ impl Context {
     /// # Errors
     /// Exit 10: the configuration is not valid; exit 1: nothing in it is for this node.
     pub(crate) fn own_resources(&self) -> Result<Vec<LocalResource>, Problem> {
-        self.config()?.resources_for(&self.this_host()).map_err(|e| invalid(&e))
+        self.each_own_resource().map(|(found, _)| found)
+    }
+
+    /// The same, and what is wrong with each of the others that keeps it from being one of them.
+    ///
+    /// # Errors
+    /// As [`Context::own_resources`].
+    pub(crate) fn each_own_resource(&self) -> Result<Own, Problem> {
+        let (config, host) = (self.config()?, self.this_host());
+        let (found, errors) = config.each_for(&host);
+        if found.is_empty() {
+            config.resources_for(&host).map_err(|e| invalid(&e))?;
+        }
+        Ok((found, errors.into_iter().map(|e| invalid(&e.into())).collect()))
+    }
+
+    /// The same for who only looks: a configuration without resources has none to be shown, as on a fresh machine.
+    ///
+    /// # Errors
+    /// Exit 10: the configuration is not valid; exit 1: it has resources, but none for this node.
+    pub(crate) fn resources_to_look_at(&self) -> Result<Own, Problem> {
+        if self.config()?.resources.is_empty() { Ok(Own::default()) } else { self.each_own_resource() }
+    }
+
+    /// The names of the resources that are configured for this node, in the order of the configuration; none if that is
+    /// not valid, or is not there. Nothing is printed.
+    pub(crate) fn configured_here(&self) -> Vec<String> {
+        let names = |config: &Config| config.each_for(&self.this_host()).0.into_iter().map(|r| r.name).collect();
+        match self.config.get() {
+            Some(config) => names(config),
+            None => config::load_from(&Disk, &self.config_file, &self.load).as_ref().map(names).unwrap_or_default(),
+        }
     }
 
     /// The names of the resources that have a control socket, sorted.

@@ -72,7 +72,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "verify",
-        "Compares with the peer that is named, else with each that is connected. Differences are counted and marked; disconnect and connect copies them (in DRBD 9's dialect, invalidate --reset-bitmap=no), or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error.",
+        "Compares with the peer that is named, else with each that is connected. Differences are counted and marked; disconnect and connect copies them (in DRBD 9's dialect, invalidate --reset-bitmap=no), or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error, and then exit status 4 says that something differs (and was not repaired). Beside a Primary only a copy and that Primary's can be compared.",
     ),
     (
         "resize",
@@ -80,7 +80,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "status",
-        "Under each resource stands a sentence, with the next command, for everything that is not good; not in JSON, and not under the names of DRBD's tools. Exit status 0 also if nothing runs, 10 if a resource that is named does not, 20 if this user may not look.",
+        "Under each resource stands a sentence, with the next command, for everything that is not good; and a line for each resource that is configured and does not run, with the reason; not in JSON, and not under the names of DRBD's tools. Exit status 0 also if nothing runs, 10 if a resource that is named does not, 20 if this user may not look.",
     ),
     (
         "why",

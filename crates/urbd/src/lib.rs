@@ -18,6 +18,7 @@ mod offline;
 pub mod problem;
 mod progress;
 mod verbs;
+mod words;
 
 use std::ffi::OsString;
 

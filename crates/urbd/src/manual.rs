@@ -173,6 +173,10 @@ fn program() -> Page {
         page.item(&slanted(object), text);
     }
     page.title("options");
+    page.paragraph(
+        "Options stand before or behind the verb, or behind --, with the value behind = or a blank. A flag may be written \
+         --force=yes or --force=no, and a long name may be shortened as long as it is one option's.",
+    );
     general_options(&mut page);
     page.title("exit status");
     for (status, text) in EXIT {
@@ -318,6 +322,7 @@ const OBJECTS: &[(&str, &str)] = &[
 const EXIT: &[(&str, &str)] = &[
     ("0", "All of it worked."),
     ("1", "A bad call, an unknown object, or a question answered with no."),
+    ("4", "verify --wait: the copies differ."),
     ("5", "The time of a verb that waits is over, or the data is worse than outdated."),
     ("10", "The configuration is not valid, or the running process refuses."),
     ("11", "A device is in use."),
@@ -382,7 +387,7 @@ mod tests {
         for spec in config::options().filter(|spec| spec.name != "_name") {
             assert!(find("urbd.conf.5").contains(&format!(".TP\n{}\n", bold(spec.name))), "{}", spec.name);
         }
-        for (general, _) in cli::GENERAL {
+        for (general, ..) in cli::GENERAL {
             assert!(find("urbd.8").contains(&bold(&format!("--{general}"))), "{general}");
         }
         assert_eq!(date().len(), "2026-01-31".len());

@@ -2,7 +2,7 @@
 //! (`docs/spec/config-and-cli.md` 3.1).
 
 use config::{LocalConnection, LocalResource, LocalVolume};
-use units::VolumeNr;
+use units::{VolumeNr, same_host};
 
 use crate::context::Context;
 use crate::problem::{Problem, exit};
@@ -121,27 +121,32 @@ impl Target {
         let Some(local) = &self.local else { return Ok(()) };
         if self.name.volume.is_some() && self.volumes().next().is_none() {
             let known: Vec<String> = local.volumes.iter().map(|v| v.nr.0.to_string()).collect();
-            return Err(Problem::usage(format!("{self}: no such volume on this host")).hint(format!(
-                "{} has: {}",
-                local.name,
-                known.join(" ")
-            )));
+            let hint = match known.is_empty() {
+                true => format!("{} has no volumes", local.name),
+                false => format!("{} has: {}", local.name, known.join(" ")),
+            };
+            return Err(Problem::usage(format!("{self}: no such volume on this host")).hint(hint));
         }
         if let Some(peer) = &self.name.peer
             && self.peers().next().is_none()
         {
             let known: Vec<String> =
                 local.peers.iter().map(|p| format!("{} (node id {})", p.peer_name, p.peer_node_id)).collect();
-            let why = if *peer == local.host || *peer == local.node_id.to_string() {
+            let why = if same_host(peer, &local.host) || *peer == local.node_id.to_string() {
                 "this is the own host"
             } else {
                 "no such peer"
             };
-            return Err(Problem::usage(format!("{self}: {why}")).hint(format!(
-                "{} has the peers: {}",
-                local.name,
-                known.join(", ")
-            )));
+            let hint = match known.is_empty() {
+                true => format!("{} has no peers: it has no connection", local.name),
+                false => format!("{} has the peers: {}", local.name, known.join(", ")),
+            };
+            return Err(Problem::usage(format!("{self}: {why}")).hint(hint));
+        }
+        let mut meant = self.name.peer.iter().flat_map(|_| self.peers());
+        if let (Some(one), Some(other)) = (meant.next(), meant.next()) {
+            let hint = format!("write the name with its domain: {} or {}", one.peer_name, other.peer_name);
+            return Err(Problem::usage(format!("{self}: two peers have this name")).hint(hint));
         }
         Ok(())
     }
@@ -184,8 +189,11 @@ impl Target {
 /// A peer may be named by its host name with or without domain, or as drbdsetup does by its node id. A host may have a
 /// number as its name: that goes before.
 fn named<'a>(peers: &'a [LocalConnection], name: &str) -> Vec<&'a LocalConnection> {
-    let is = |p: &&LocalConnection| p.peer_name == name || p.peer_name.split('.').next() == Some(name);
-    let by_name: Vec<_> = peers.iter().filter(is).collect();
+    let exact: Vec<_> = peers.iter().filter(|p| p.peer_name == name).collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let by_name: Vec<_> = peers.iter().filter(|p| same_host(&p.peer_name, name)).collect();
     match by_name.is_empty() {
         true => peers.iter().filter(|p| p.peer_node_id.to_string() == name).collect(),
         false => by_name,
@@ -226,7 +234,15 @@ pub(crate) fn targets(context: &Context, texts: &[String], takes: Takes) -> Resu
     let mut worst = 0;
     let all = texts.iter().any(|t| t == "all") || (texts.is_empty() && takes == Takes::OptionalResource);
     if all {
-        for local in context.own_resources()? {
+        let local = match takes {
+            Takes::OptionalResource => context.resources_to_look_at()?,
+            _ => context.each_own_resource()?,
+        };
+        for problem in local.1 {
+            problem.report();
+            worst = worst.max(problem.exit);
+        }
+        for local in local.0 {
             let name = Name { resource: local.name.clone(), peer: None, volume: None };
             found.push(Target { name, local: Some(local), invalid: None });
         }

@@ -12,6 +12,8 @@ pub mod exit {
     pub const USAGE: u8 = 1;
     /// A `wait-*` ran into its time limit; the data is worse than outdated.
     pub const TIMEOUT: u8 = 5;
+    /// `verify --wait` found differences, and they are still there.
+    pub const DIFFERENT: u8 = 4;
     /// The configuration is not valid; refused by the running process.
     pub const FAILURE: u8 = 10;
     /// Bad call of drbdsetup or drbdmeta, device in use, a program could not be started, no answer in time.

@@ -1,5 +1,6 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
+mod absent;
 pub(crate) mod adjust;
 mod at_shutdown;
 mod background;
@@ -274,6 +275,13 @@ pub(crate) static SECTIONS: &[Section] = &[
                 ADJUST,
                 adjust::adjust,
             ),
+            hidden(each(
+                "adjust-with-progress",
+                OptionalResource,
+                "As adjust, of all resources (boot scripts)",
+                ADJUST,
+                adjust::adjust,
+            )),
             side_by_side(each("restart", Resource, RESTART_HELP, &[], lifecycle::restart)),
             once("run", Resource, "Run one resource in the foreground", RUN, lifecycle::run),
             hidden(once("keep", Resource, "Hold a resource's devices when no process serves it", &[], lifecycle::keep)),
@@ -292,7 +300,13 @@ pub(crate) static SECTIONS: &[Section] = &[
         verbs: &[
             each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),
             each("wait-sync", PeerDevice, "Wait until synchronised", WAITING, wait::sync),
-            hidden(each("wait-con-int", Resource, "Wait until connected (boot scripts)", WAITING, wait::connect)),
+            hidden(each(
+                "wait-con-int",
+                OptionalResource,
+                "Wait until connected (boot scripts)",
+                WAITING,
+                wait::connect,
+            )),
         ],
     },
     Section {

@@ -1,6 +1,7 @@
 //! The binary as it is called: exit statuses, dry runs as the real drbdadm prints them, starting and stopping.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -192,9 +193,46 @@ fn exit_statuses_of_bad_calls_and_files() {
 }
 
 #[test]
+fn what_has_ended_is_shown_with_its_reason() {
+    let node = Node::alone(17_810);
+    assert_eq!(node.exit(&["up", "r0"]), 1, "no metadata");
+    let [line] = &node.lines(&["status", "all"])[..] else { panic!("one line") };
+    assert!(line.starts_with("r0 not running: its process ended: r0/0: No valid meta data found on "), "{line}");
+    let why = node.complaint(&["why", "r0"]);
+    assert!(why.contains(&line.replace("r0 not running: ", "r0: does not run: ")), "{why}");
+    assert_eq!(node.exit(&["why", "r0"]), 10);
+    assert!(line.ends_with(". Next: write fresh metadata with: urbd create-md r0/0; then: urbd up r0"), "{line}");
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 0);
+    assert!(!node.lines(&["status"]).iter().any(|line| line.contains("not running")));
+    assert!(node.lines(&["metrics"]).contains(&"urbd_resource_running{resource=\"r0\"} 1".to_owned()));
+    let pid = fs::read_to_string(node.dir.path().join("run/r0.pid")).unwrap();
+    assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success());
+    let gone = || !Path::new(&format!("/proc/{}/exe", pid.trim())).exists();
+    while !gone() {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.lines(&["status"]), ["r0 not running: its process was killed. Next: urbd up r0"]);
+    assert_eq!(node.exit(&["up", "r0"]), 0, "what it says next works");
+    assert_eq!(node.exit(&["down", "r0"]), 0);
+    let stopped = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    assert_eq!(node.lines(&["status"]), [stopped]);
+}
+
+#[test]
 fn what_does_not_run_is_said_to_be_so() {
     let node = Node::alone(17_801);
-    assert_eq!(node.lines(&["status"]), ["# No currently configured DRBD found."]);
+    let never = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    assert_eq!(node.lines(&["status"]), [never]);
+    assert!(node.lines(&["metrics"]).contains(&"urbd_resource_running{resource=\"r0\"} 0".to_owned()));
+    // Programs read what DRBD's tools print: by their names it is that, and no more.
+    for name in ["drbdadm", "drbdsetup"] {
+        let mut drbds = Command::new(env!("CARGO_BIN_EXE_urbd"));
+        drbds.arg0(name).env("URBD_CONF", &node.config).env("URBD_NODE", node.name);
+        let output = drbds.env("URBD_RUN_DIR", node.dir.path().join("run")).arg("status").output().unwrap();
+        assert_eq!(output.stdout, b"# No currently configured DRBD found.\n", "{name}");
+        assert_eq!(output.status.code(), Some(0), "{name}");
+    }
     assert_eq!(node.lines(&["status", "--json"]), ["[]"]);
     assert_eq!(node.exit(&["status", "r0"]), 10);
     assert!(node.complaint(&["status", "r0"]).contains("No such resource"));
@@ -457,4 +495,121 @@ fn the_simulator_and_the_benchmark_are_programs_of_their_own() {
     assert_eq!(said, format!("sim --help --seed=3 x {}\n", urbd.display()));
     let help = String::from_utf8(call(&["help"]).stdout).unwrap();
     assert!(!help.contains(" sim ") && !help.contains(" bench "), "out of the operator's sight: {help}");
+}
+
+#[test]
+fn a_configuration_without_resources_can_be_looked_at() {
+    for text in ["", "global { usage-count no; }\ncommon { net { protocol C; } }\n", "include \"none.d/*.res\";\n"] {
+        let mut node = Node::with_config(PathBuf::new(), "alpha");
+        node.config = node.dir.path().join("urbd.conf");
+        fs::write(&node.config, text).unwrap();
+        for looks in ["sh-nop", "sh-resources", "dump", "dump-xml", "sh-mod-parms", "sh-list-adjustable", "status"] {
+            for call in [vec![looks], vec![looks, "all"]] {
+                let output = node.call(&call);
+                assert_eq!(output.status.code(), Some(0), "{text:?} {call:?}: {output:?}");
+            }
+        }
+        assert!(node.lines(&["sh-list-adjustable", "all"]).is_empty());
+        assert_eq!(node.lines(&["sh-resources"]), [""]);
+        assert_eq!(node.lines(&["sh-mod-parms"]), ["minor_count=32"]);
+        for acts in [["up", "all"], ["adjust", "all"], ["create-md", "r0"]] {
+            let complaint = node.complaint(&acts);
+            assert!(complaint.contains("urbd.conf defines no resource"), "{acts:?}: {complaint}");
+            assert_eq!(node.exit(&acts), 1, "{acts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_is_tested_before_it_takes_the_place_of_another() {
+    let mut node = Node::alone(17_806);
+    let dir = node.dir.path().to_owned();
+    let (old, new) = (dir.join("r0.res"), dir.join("r0.new"));
+    fs::rename(&node.config, &old).unwrap();
+    node.config = dir.join("main.conf");
+    fs::write(&node.config, "include \"*.res\";\n").unwrap();
+    let good = fs::read_to_string(&old).unwrap().replace("17806", "17807");
+    let [old, new] = [&old, &new].map(|path| path.to_str().unwrap());
+    fs::write(new, &good).unwrap();
+    assert_eq!(node.exit(&["--config-to-test", new, "--config-to-exclude", old, "sh-nop"]), 0);
+    assert!(node.lines(&["-t", new, "-E", old, "dump"]).iter().any(|line| line.contains("17807")));
+    assert!(node.lines(&["dump"]).iter().any(|line| line.contains("17806")));
+    assert_eq!(node.exit(&["--config-to-test", new, "sh-nop"]), 10, "two resources of one name");
+    fs::write(new, good.replace("node-id 1", "node-id 0")).unwrap();
+    assert_eq!(node.exit(&["sh-nop", "-t", new, "-E", old]), 10);
+    assert!(node.complaint(&["sh-nop", "-t", new, "-E", old]).contains("r0.new:"));
+    for acts in ["create-md", "up", "status"] {
+        let complaint = node.complaint(&["-t", new, "-E", old, acts, "r0"]);
+        assert!(complaint.contains("--config-to-test and --config-to-exclude are for"), "{acts}: {complaint}");
+        assert_eq!(node.exit(&["-t", new, "-E", old, acts, "r0"]), 1, "{acts}");
+    }
+}
+
+#[test]
+fn amounts_have_suffixes_and_values_stand_behind_blanks() {
+    let node = Node::alone(17_808);
+    let calls: [&[&str]; 3] = [
+        &["-vvv", "--max-peers", "7", "--bitmap-block-size", "64k", "--", "--force", "create-md", "r0/0"],
+        &["create-md", "--force", "r0", "--max-peers", "7", "--bitmap-block-size=64K", "--al-stripe-size-kB", "64k"],
+        &["--force", "create-md", "r0", "--max-peers=7", "--bitmap-block-size", "65536", "--effective-size", "4M"],
+    ];
+    for call in calls {
+        let made = node.call(call);
+        assert!(made.status.success(), "{call:?}: {made:?}");
+        let text = node.lines(&["dump-md", "r0/0"]).join("\n");
+        for wanted in ["max-peers 7;", "bm-byte-per-bit 65536;"] {
+            assert!(text.contains(wanted), "{call:?}: {wanted}: {text}");
+        }
+    }
+    assert!(node.complaint(&["create-md", "r0", "--bitmap-block-size=64x"]).contains("must be a number"));
+    assert_eq!(node.exit(&["create-md", "r0", "--bitmap-block-size=64x"]), 1);
+    assert_eq!(node.exit(&["wait-con-int", "-t", "1"]), 10, "r0 does not run, and was waited for without its name");
+}
+
+#[test]
+fn peers_are_found_by_short_and_full_names_and_no_list_is_empty() {
+    let mut node = Node::with_config(PathBuf::new(), "ALPHA.example.com");
+    node.config = node.dir.path().join("urbd.conf");
+    let resource = |name: &str, minor: u32, hosts: [&str; 2]| {
+        format!(
+            "resource {name} {{ device minor {minor}; disk none;\n\
+             \x20 on {} {{ node-id 0; address 127.0.0.1:{minor}; }}\n  on {} {{ node-id 1; address 127.0.0.2:{minor}; }}\n}}\n",
+            hosts[0], hosts[1]
+        )
+    };
+    let alone = "resource r2 { device minor 7903; disk none; on alpha { node-id 0; address 127.0.0.1:7903; } }\n";
+    let both = resource("r0", 7901, ["alpha.here", "alpha.there"]);
+    node.name = "alpha";
+    fs::write(&node.config, both + &resource("r1", 7902, ["alpha", "bravo.example.com"]) + alone).unwrap();
+    for peer in ["bravo", "BRAVO", "bravo.example.com", "1"] {
+        assert_eq!(node.lines(&["-d", "connect", &format!("r1:{peer}")]), ["drbdsetup connect r1 1"], "{peer}");
+    }
+    // r0 has two sections for this host: the others are served all the same.
+    for call in [vec!["-d", "connect", "all"], vec!["sh-resources"], vec!["sh-minor", "all"]] {
+        let output = node.call(&call);
+        assert_eq!(output.status.code(), Some(10), "{call:?}: {output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(["r1", "7902"].iter().any(|word| said.contains(word)), "{call:?}: {said}");
+    }
+    assert!(node.complaint(&["connect", "r1:alpha.example.com"]).contains("this is the own host"));
+    assert!(node.complaint(&["connect", "r2:bravo"]).contains("r2 has no peers: it has no connection"));
+}
+
+#[test]
+fn a_warning_is_said_once() {
+    let node = Node::alone(17_809);
+    let text = fs::read_to_string(&node.config).unwrap();
+    let text = text.replace("  volume 0", "  disk { max-bio-bvecs 1; }\n  net { transport tcp; }\n  volume 0");
+    fs::write(&node.config, text).unwrap();
+    // Its disk has no metadata: the process that `up` starts says why it ends.
+    for call in [["up", "r0"], ["create-md", "r0"], ["up", "r0"], ["down", "r0"]] {
+        let said = node.complaint(&call);
+        for option in ["max-bio-bvecs", "transport"] {
+            assert_eq!(said.matches(&format!("option `{option}` is accepted")).count(), 1, "{call:?}: {said}");
+        }
+    }
+    fs::remove_file(node.dir.path().join("disk")).unwrap();
+    let said = node.complaint(&["up", "r0"]);
+    assert!(said.contains("cannot open"), "{said}");
+    assert_eq!(said.matches("warning:").count(), 2, "{said}");
 }

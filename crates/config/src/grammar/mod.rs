@@ -56,12 +56,14 @@ pub(crate) struct Grammar<'a> {
     pub(crate) document: Document,
     read: HashSet<PathBuf>,
     depth: usize,
+    /// The `protocol` statements that stand outside of `net`.
+    shorthands: Vec<Span>,
 }
 
 impl<'a> Grammar<'a> {
     pub(crate) fn new(files: &'a dyn Files, options: &'a LoadOptions) -> Grammar<'a> {
         let (findings, document) = (Findings::default(), Document::default());
-        Grammar { files, options, findings, document, read: HashSet::new(), depth: 0 }
+        Grammar { files, options, findings, document, read: HashSet::new(), depth: 0, shorthands: Vec::new() }
     }
 
     /// Reads one file with everything it includes. `from` is the statement that named it.

@@ -1,5 +1,7 @@
 //! Option sections: `net`, `disk`, `options`, `startup`, `handlers`, `proxy`, `syncer`, `urbd`, `global`.
 
+use std::borrow::Cow;
+
 use super::Grammar;
 use super::cursor::Cursor;
 use crate::document::{ProxyOptions, Sections};
@@ -12,7 +14,10 @@ use crate::value::Value;
 /// The options that may stand in `disk { }`.
 pub(super) const DISK: &[Group] = &[Group::Disk, Group::Device, Group::PeerDevice];
 
-/// Where the options of the old `syncer` section belong.
+/// Options of disks that versions before 8.4 had: they mean nothing any more.
+const WITHOUT_MEANING: &[&str] = &["use-bmbv", "no-use-bmbv"];
+
+/// What options of the old `syncer` section, and of disks, are called now.
 const SYNCER: &[(&str, &str)] = &[("rate", "resync-rate"), ("after", "resync-after")];
 
 impl Grammar<'_> {
@@ -21,6 +26,7 @@ impl Grammar<'_> {
         let cursor = Cursor::after_keyword(st);
         let (name, groups, target): (_, &[Group], _) = match st.keyword() {
             "protocol" => {
+                self.shorthands.push(st.span().clone());
                 self.setting(&mut into.net, &[Group::Net], "resource", st);
                 return Ok(true);
             }
@@ -63,6 +69,15 @@ impl Grammar<'_> {
 
     /// One option statement.
     pub(super) fn setting(&mut self, into: &mut Settings, groups: &[Group], section: &str, st: &Statement) {
+        let (st, old_name) = renamed(groups, st);
+        let st = &st;
+        if let Some(old) = old_name {
+            self.findings.warn(st.span(), format!("`{old}` is now called `{}`", st.keyword()));
+        }
+        if groups.contains(&Group::Disk) && WITHOUT_MEANING.contains(&st.keyword()) {
+            let message = format!("`{}` is an option of old versions, and has no effect", st.keyword());
+            return self.findings.warn(st.span(), message);
+        }
         let result = lookup(groups, section, st).and_then(|(spec, negated)| value(spec, negated, st));
         match result {
             Err(error) => self.findings.error(error),
@@ -80,9 +95,19 @@ impl Grammar<'_> {
     }
 
     fn add(&mut self, into: &mut Settings, setting: Setting) {
-        if let Err(clash) = into.add(setting) {
-            self.findings.error(super::clash_error(&clash));
-        }
+        let Err(clash) = into.add(setting) else { return };
+        let (weaker, stronger) = match (&clash.here, &clash.there) {
+            // What is set in the section itself goes before the statement outside of it.
+            (here, there) if here.spec.name == "protocol" && self.shorthands.contains(&here.span) => (here, there),
+            (here, there) if here.spec.name == "protocol" && self.shorthands.contains(&there.span) => (there, here),
+            // No data depends on how long a boot script waits.
+            (here, there) if here.spec.group == Group::Startup => (here, there),
+            _ => return self.findings.error(super::clash_error(&clash)),
+        };
+        let (name, used) = (stronger.spec.name, &stronger.text);
+        let message = format!("`{name}` is {} and {used}: {used} is used", weaker.text);
+        self.findings.warn(&weaker.span, message);
+        into.put(stronger.clone());
     }
 
     /// `disk { }` of a resource or of `common`: 8.4 also writes `fencing` here.
@@ -112,12 +137,7 @@ impl Grammar<'_> {
     /// The deprecated `syncer { }` hands its options to the sections where they belong now.
     fn syncer(&mut self, into: &mut Sections, body: &Body) {
         for st in &body.statements {
-            let mut st = st.clone();
-            if let Some((_, new)) = SYNCER.iter().find(|(old, _)| *old == st.keyword())
-                && let crate::lexer::Lexeme::Word { text, .. } = &mut st.tokens[0].lexeme
-            {
-                *text = (*new).to_owned();
-            }
+            let (st, _) = renamed(DISK, st);
             let name = st.keyword().trim_start_matches("no-").to_owned();
             if option(&[Group::Net], &name).is_some() {
                 self.setting(&mut into.net, &[Group::Net], "syncer", &st);
@@ -147,6 +167,17 @@ impl Grammar<'_> {
         }
         Ok(())
     }
+}
+
+/// The statement with the name that its option has now, and the old one if that is another.
+fn renamed<'a>(groups: &[Group], st: &'a Statement) -> (Cow<'a, Statement>, Option<&'static str>) {
+    let known = SYNCER.iter().find(|(old, _)| *old == st.keyword() && groups.contains(&Group::Disk));
+    let Some((old, new)) = known else { return (Cow::Borrowed(st), None) };
+    let mut st = st.clone();
+    if let crate::lexer::Lexeme::Word { text, .. } = &mut st.tokens[0].lexeme {
+        *text = (*new).to_owned();
+    }
+    (Cow::Owned(st), Some(old))
 }
 
 /// A section may be there only once.
@@ -203,7 +234,12 @@ fn value(spec: &'static OptionSpec, negated: bool, st: &Statement) -> Result<Set
     let mut cursor = Cursor::after_keyword(st);
     let span = cursor.span().clone();
     let text = match spec.kind {
-        _ if negated => "no".to_owned(),
+        // `no-NAME`, and also `no-NAME yes`; who writes `no-NAME no` means yes.
+        _ if negated => match cursor.optional_word().map(|w| w.text).as_deref() {
+            Some("no") => "yes".to_owned(),
+            None | Some("yes") => "no".to_owned(),
+            Some(other) => other.to_owned(),
+        },
         Kind::Bool { .. } | Kind::Flag => cursor.optional_word().map_or("yes".to_owned(), |w| w.text),
         Kind::Text { .. } if spec.name == "become-primary-on" => {
             let words = cursor.words("a host name, or `both`")?;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 
+use units::same_host;
+
 use crate::document::{Document, HostNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
 use crate::index::Index;
@@ -33,17 +35,23 @@ fn machine_names(host: &Host) -> Vec<String> {
     }
 }
 
-/// What is in use on which machine: (machine, thing) to place and owner.
+/// The machine that uses something, the place that says so, and the owner there.
+type Use = (String, Span, String);
+
+/// What is in use on which machine.
 struct Taken<'a> {
-    seen: HashMap<(String, String), (Span, String)>,
+    /// By the first label of the machine's name, in small letters: names of one machine have the same.
+    seen: HashMap<(String, String), Vec<Use>>,
     findings: &'a mut Findings,
 }
 
 impl Taken<'_> {
     fn claim(&mut self, machine: &str, thing: String, owner: &str, span: &Span) {
-        let key = (machine.to_owned(), thing);
-        if let Some((first, other)) = self.seen.get(&key) {
-            let (machine, thing) = key;
+        let label = machine.split('.').next().unwrap_or(machine).to_ascii_lowercase();
+        let uses = self.seen.entry((label, thing.clone())).or_default();
+        // One volume in two sections that may be for this machine is another mistake: which of them is for it?
+        let taken = |(name, _, other): &&Use| other != owner && same_host(name, machine);
+        if let Some((_, first, other)) = uses.iter().find(taken) {
             let message = format!("{thing} is used twice on host `{machine}`, by {owner} and {other}");
             self.findings.error(
                 Error::new(ErrorKind::Duplicate, span, message)
@@ -52,7 +60,7 @@ impl Taken<'_> {
             );
             return;
         }
-        self.seen.insert(key, (span.clone(), owner.to_owned()));
+        uses.push((machine.to_owned(), span.clone(), owner.to_owned()));
     }
 
     fn volumes(&mut self, machine: &str, resource: &Resource, node: &ResourceNode, host: &Host, host_node: &HostNode) {

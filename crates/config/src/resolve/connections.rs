@@ -4,6 +4,7 @@ use units::VolumeNr;
 
 use super::{inherit, report, warn_settings};
 use crate::address::Address;
+use crate::discard;
 use crate::document::{ConnectionNode, HostNode, HostRef, ProxyNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
 use crate::model::{Connection, Host, Path, PeerDevice};
@@ -65,7 +66,16 @@ pub(super) fn connections(
 
 impl<'a> Builder<'a> {
     fn host(&mut self, name: &str, span: &Span) -> Option<usize> {
-        let found = self.node.hosts.iter().position(|h| h.answers_to(name));
+        let fitting: Vec<usize> = (0..self.hosts.len()).filter(|&i| self.node.hosts[i].answers_to(name)).collect();
+        let exact = fitting.iter().copied().find(|&i| self.hosts[i].has_name(name));
+        if let (None, [one, other, ..]) = (exact, &fitting[..]) {
+            let names = [*one, *other].map(|i| self.hosts[i].name());
+            let message = format!("`{name}` may be {} or {}", names[0], names[1]);
+            self.findings
+                .error(Error::new(ErrorKind::Connection, span, message).help("write the name with its domain"));
+            return None;
+        }
+        let found = exact.or(fitting.first().copied());
         if found.is_none() {
             let message = format!("there is no host section for `{name}` in this resource");
             let known: Vec<String> = self.hosts.iter().map(Host::name).collect();
@@ -200,11 +210,19 @@ impl<'a> Builder<'a> {
         let mut settings = net.clone();
         report(inherit(&mut settings, &[self.net]), self.findings);
         warn_settings(&settings, self.findings);
+        if let Some((setting, name)) = discard::named(&settings)
+            && pair.iter().filter(|&&i| self.hosts[i].answers_to(name)).count() != 1
+        {
+            let names = pair.map(|i| self.hosts[i].name()).join("` and `");
+            let message = format!("`{}` does not say which of `{names}` is meant", setting.text);
+            let help = "write the name of one of them behind `discard-node-`, or another policy";
+            self.findings.error(Error::new(ErrorKind::Value, &setting.span, message).help(help));
+        }
         let peer_devices = self.peer_devices(pair, written);
         self.done.push(Connection {
             hosts: pair,
             paths,
-            net: (&settings).into(),
+            net: (&discard::as_seen_by(&settings, |name| self.hosts[pair[0]].answers_to(name))).into(),
             settings,
             peer_devices,
             span: span.clone(),

@@ -14,7 +14,7 @@ use control::{MemoryStatus, ResourceStatus};
 use frontends::loopdev::Background;
 use frontends::users::User;
 use std::collections::BTreeMap;
-use units::{Duration, Instant, NodeId, Sector, VolumeNr};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr, same_host};
 use urbd_core::{Command, CommandError, ConnectionState, Openers};
 
 /// Commands that the core works on.
@@ -655,7 +655,8 @@ impl Runner {
     fn peers(&self, peer: Option<String>) -> Result<Vec<NodeId>, Failure> {
         let all = self.local.peers.iter();
         let Some(wanted) = peer else { return Ok(all.map(|p| p.peer_node_id).collect()) };
-        let is = |p: &&config::LocalConnection| p.peer_name == wanted || p.peer_node_id.to_string() == wanted;
+        let is =
+            |p: &&config::LocalConnection| same_host(&p.peer_name, &wanted) || p.peer_node_id.to_string() == wanted;
         match self.local.peers.iter().find(is) {
             Some(found) => Ok(vec![found.peer_node_id]),
             None => {

@@ -15,6 +15,7 @@ use control::client::ClientError;
 
 use crate::cli::Call;
 use crate::context::Context;
+use crate::context::WARNING;
 use crate::problem::{Problem, exit};
 use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
 
@@ -141,7 +142,7 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         let ended = child.try_wait();
         if let Ok(Some(status)) = ended {
             let code = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(exit::BROKEN);
-            let said = log.text();
+            let said = without_warnings(&log.text());
             let message = match (said.is_empty(), status.signal()) {
                 (false, _) => said.strip_prefix("urbd: ").unwrap_or(&said).to_owned(),
                 (true, Some(signal)) => format!("{resource}: the process was killed by signal {signal}"),
@@ -165,6 +166,13 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         thread::sleep(pause);
         pause = PAUSE.min(2 * pause);
     }
+}
+
+/// What a process has said but its warnings about the configuration: who has started it has read the same file, and
+/// said them already.
+fn without_warnings(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(WARNING)).collect();
+    lines.join("\n")
 }
 
 /// The service manager of this machine.
@@ -260,6 +268,37 @@ fn ask_systemd(resource: &str, unit: &str, verb: &[&str]) -> Result<(), Problem>
         Some((text, hint)) => Err(Problem::new(status, text).hint(hint)),
         None => Err(Problem::new(status, String::from_utf8_lossy(&started.stderr).trim_end().to_owned())
             .hint(format!("journalctl -u {unit} says more"))),
+    }
+}
+
+/// What keeps the unit of a resource from running it.
+pub(super) enum Unit {
+    /// It has ended with an error.
+    Failed {
+        /// What its process has said of that.
+        said: String,
+        /// What to do, if it said so.
+        hint: Option<String>,
+    },
+    /// It is not ready yet.
+    Starting,
+}
+
+/// The state of the unit that would run the resource; `None` if there is none, or nobody wants it to run.
+pub(super) fn unit_state(context: &Context, resource: &str) -> Option<Unit> {
+    let unit = Systemd::find()?.unit_for(context, resource)?;
+    let show = ["show", "--property=StatusText", "--property=ActiveState", &unit];
+    let shown = Process::new("systemctl").args(show).stdin(Stdio::null()).output().ok()?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let field = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    match field("ActiveState")? {
+        "failed" => {
+            let said = field("StatusText").and_then(|text| text.strip_prefix(FAILED)).unwrap_or_default();
+            let (said, hint) = said.split_once(HINT).unwrap_or((said, ""));
+            Some(Unit::Failed { said: said.to_owned(), hint: Some(hint.to_owned()).filter(|hint| !hint.is_empty()) })
+        }
+        "activating" => Some(Unit::Starting),
+        _ => None,
     }
 }
 

@@ -1,20 +1,31 @@
 //! Verbs that send one command to the running resource (`docs/spec/config-and-cli.md` 3.2).
 
 use config::MetaDisk;
-use control::Command;
+use control::client::ClientError;
+use control::{Command, ErrorCode, Role};
 
 use crate::cli::Call;
 use crate::context::LONG_TIMEOUT;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
-use crate::verbs::{metadata, options, wait};
+use crate::verbs::{metadata, options, status, wait};
 
 /// Sends a command for `target`; prints the notes that come back.
 pub(crate) fn send(call: &Call, target: &Target, command: Command) -> Result<u8, Problem> {
+    send_or(call, target, command, |e| Problem::client(&target.to_string(), e))
+}
+
+/// The same; `refused` says why the process does not do it.
+fn send_or(
+    call: &Call,
+    target: &Target,
+    command: Command,
+    refused: impl Fn(&ClientError) -> Problem,
+) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     let mut client = call.context.client(resource)?;
     client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
-    let notes = client.command(command).map_err(|e| Problem::client(&target.to_string(), &e))?;
+    let notes = client.command(command).map_err(|e| refused(&e))?;
     for note in notes {
         eprintln!("urbd: {target}: {note}");
     }
@@ -131,8 +142,37 @@ pub(crate) fn verify(call: &Call, target: &Target) -> Result<u8, Problem> {
     let stop_sector = call.value("stop").map(sectors).transpose()?;
     let (peer, volume) = (target.peer(), target.name.volume);
     let repair = call.flag("repair");
-    let started = send(call, target, Command::Verify { peer, volume, start_sector, stop_sector, repair })?;
+    let command = Command::Verify { peer, volume, start_sector, stop_sector, repair };
+    let refused =
+        |e: &ClientError| beside_a_primary(call, target, e).unwrap_or_else(|| Problem::client(&target.to_string(), e));
+    let started = send_or(call, target, command, refused)?;
     if call.flag("wait") { wait::verified(call, target) } else { Ok(started) }
+}
+
+/// Two Secondaries are not compared beside a Primary, whose writes come to them at different moments: the code of that
+/// says only that it cannot be done.
+fn beside_a_primary(call: &Call, target: &Target, error: &ClientError) -> Option<Problem> {
+    let ClientError::Refused(failure) = error else { return None };
+    if failure.code != ErrorCode::NOT_SUPPORTED_BY_PEER {
+        return None;
+    }
+    let resource = &target.name.resource;
+    let status = status::one(call.context, resource).ok()?;
+    if status.role == Role::Primary {
+        return None;
+    }
+    let primary = status.connections.iter().find(|c| c.peer_role == Role::Primary)?;
+    let named = target.peer()?;
+    if status.connection(&named).is_some_and(|c| c.name == primary.name) {
+        return None;
+    }
+    let (primary, code) = (&primary.name, failure.code.0);
+    let text =
+        format!("{target}: State change failed: ({code}) {primary} is Primary, and not one of the two to compare");
+    Some(Problem::new(failure.code.exit_status(), text).hint(format!(
+        "compare each with the Primary: urbd verify {resource}:{primary}; on {named} the same; or first, on {primary}: \
+         urbd secondary {resource}"
+    )))
 }
 
 pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {

@@ -62,7 +62,7 @@ impl Known {
         };
         let context = Context::of(general("--config", "-c"), general("--node", ""));
         let config = config::load(&context.config_file).ok();
-        let mine = |config: &Config| config.resources_for(&context.this_host()).unwrap_or_default();
+        let mine = |config: &Config| config.each_for(&context.this_host()).0;
         Known { configured: config.as_ref().map(mine).unwrap_or_default(), running: context.running_resources() }
     }
 
@@ -137,7 +137,7 @@ fn of_verb(before: &[&str], current: &str, known: &Known) -> Vec<String> {
 fn find_verb<'a>(before: &'a [&'a str]) -> Option<(&'a str, &'a [&'a str])> {
     let mut is_value = false;
     for (n, word) in before.iter().enumerate() {
-        let was_value = std::mem::replace(&mut is_value, ["-c", "--config", "--config-file", "--node"].contains(word));
+        let was_value = std::mem::replace(&mut is_value, takes_value(word));
         if !was_value && !word.starts_with('-') && *word != "help" {
             return Some((word, &before[n + 1..]));
         }
@@ -145,19 +145,27 @@ fn find_verb<'a>(before: &'a [&'a str]) -> Option<(&'a str, &'a [&'a str])> {
     None
 }
 
+fn takes_value(word: &str) -> bool {
+    FILE_OPTIONS.contains(&word) || word == "--node"
+}
+
+/// General options whose value is a file.
+const FILE_OPTIONS: [&str; 6] = ["-c", "--config", "--config-file", "--config-to-test", "-E", "--config-to-exclude"];
+
 /// Values of the general options, wherever they stand.
 fn general_value(before: &[&str], current: &str) -> Option<Vec<String>> {
     let files = || Some(vec![FILES.to_owned()]);
     match before.last() {
-        Some(&"-c" | &"--config" | &"--config-file") => files(),
         Some(&"--node") => Some(Vec::new()),
-        _ if current.starts_with("--config=") || current.starts_with("--config-file=") => files(),
+        Some(word) if FILE_OPTIONS.contains(word) => files(),
+        _ if current.split_once('=').is_some_and(|(name, _)| FILE_OPTIONS.contains(&name)) => files(),
         _ => None,
     }
 }
 
 fn general_options(current: &str) -> Vec<String> {
-    let shown = |(name, has_value): (&str, bool)| format!("--{name}{}", if has_value { "=" } else { "" });
+    let shown =
+        |(name, _, has_value): (&str, Option<char>, bool)| format!("--{name}{}", if has_value { "=" } else { "" });
     if current.starts_with('-') { cli::GENERAL.into_iter().map(shown).collect() } else { Vec::new() }
 }
 
@@ -241,7 +249,7 @@ fn of_drbdsetup(before: &[&str], current: &str, known: &Known) -> Vec<String> {
 
 fn is_general(option: &str) -> bool {
     let name = option.trim_start_matches("--").trim_end_matches('=');
-    cli::GENERAL.iter().any(|(general, _)| *general == name)
+    cli::GENERAL.iter().any(|(general, ..)| *general == name)
 }
 
 /// The kernel's version that we stand for in front of programs that ask (`docs/spec/config-and-cli.md` 3.6).

@@ -14,6 +14,7 @@ use crate::offline::{self, Called, Creation, Place};
 use crate::problem::{Problem, exit};
 use crate::verbs::gi::{node_id, set_one};
 use crate::verbs::status;
+use crate::words::{self, Given, Known, Name, Value};
 
 /// Runs it; gives the exit status.
 pub(crate) fn run(arguments: &[OsString]) -> u8 {
@@ -81,19 +82,16 @@ impl Request {
         if words.is_empty() || words.iter().any(|w| w == "--help" || w == "-h") {
             return Err(bad_call("a command is missing"));
         }
-        let mut positional = Vec::new();
-        let mut options = Vec::new();
-        let mut words = words.iter().peekable();
-        while let Some(word) = words.next() {
-            match word.strip_prefix("--") {
-                None => positional.push(word.clone()),
-                Some(option) => match option.split_once('=') {
-                    Some((name, value)) => options.push((name.to_owned(), Some(value.to_owned()))),
-                    None if WITH_VALUE.contains(&option) => options.push((option.to_owned(), words.next().cloned())),
-                    None => options.push((option.to_owned(), None)),
-                },
-            }
-        }
+        let known = |value| move |long: &&'static str| Known { long, short: None, value };
+        let known: Vec<Known> =
+            WITH_VALUE.iter().map(known(Value::Required)).chain(FLAGS.iter().map(known(Value::None))).collect();
+        let line = words::read(words, &known, &[]);
+        let positional = line.operands;
+        let named = |given: Given| match given.name {
+            Name::Long(name) => (name, given.value),
+            Name::Short(letter) => (letter.to_string(), given.value),
+        };
+        let options: Vec<(String, Option<String>)> = line.options.into_iter().map(named).collect();
         let known = |name: &String| WITH_VALUE.contains(&name.as_str()) || FLAGS.contains(&name.as_str());
         if let Some((unknown, _)) = options.iter().find(|(name, _)| !known(name)) {
             return Err(bad_call(format!("option --{unknown} is not known")));
@@ -140,6 +138,14 @@ impl Request {
         let Some((_, value)) = self.options.iter().find(|(n, _)| n == name) else { return Ok(None) };
         let number = value.as_deref().and_then(|v| v.parse().ok());
         number.map(Some).ok_or_else(|| Problem::new(exit::FAILURE, format!("--{name} needs a number")))
+    }
+
+    /// An amount in units of `unit` bytes, with a suffix or without.
+    fn amount(&self, name: &str, unit: u64) -> Result<Option<u64>, Problem> {
+        let Some((_, value)) = self.options.iter().find(|(n, _)| n == name) else { return Ok(None) };
+        let amount = value.as_deref().and_then(|v| config::parse_number(v, unit));
+        let bad = || Problem::new(exit::FAILURE, format!("--{name} needs a number; its suffix may be s, k, M or G"));
+        amount.map(Some).ok_or_else(bad)
     }
 
     /// The peer that a command is about; v08 has only one.
@@ -211,9 +217,9 @@ impl Request {
         let impossible = |e: meta::layout::LayoutError| Problem::new(exit::FAILURE, e.to_string());
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let stripes = small(self.number("al-stripes")?.unwrap_or(1));
-        let stripe_kib = self.number("al-stripe-size-kB")?.unwrap_or(32);
+        let stripe_kib = self.amount("al-stripe-size-kB", 1024)?.unwrap_or(32);
         let al = AlShape::new(stripes, small(stripe_kib / 4)).map_err(impossible)?;
-        let bytes_per_bit = small(self.number("bitmap-block-size")?.unwrap_or(4096));
+        let bytes_per_bit = small(self.amount("bitmap-block-size", 1)?.unwrap_or(4096));
         let bitmap = match self.options.iter().find(|(name, _)| name == "initialize-bitmap") {
             None => InitialBitmap::Zero,
             Some((_, mode)) => match mode.as_deref() {
@@ -230,9 +236,9 @@ impl Request {
             version: self.version,
             geometry: Geometry::new(slots, bytes_per_bit, al).map_err(impossible)?,
             options: CreateOptions {
-                effective_size: Sector(self.number("effective-size")?.unwrap_or(0)),
+                effective_size: Sector(self.amount("effective-size", 512)?.unwrap_or(0)),
                 bitmap,
-                max_bio: small(self.number("peer-max-bio-size")?.unwrap_or(0)),
+                max_bio: small(self.amount("peer-max-bio-size", 1)?.unwrap_or(0)),
                 ..CreateOptions::default()
             },
             force: self.flag("force"),

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use crate::cli;
 use crate::problem::{Problem, exit};
 use crate::verbs;
+use crate::words::{self, Given, Known, Name, Value};
 
 /// `drbdsetup` commands, the verbs that do the same for a resource, and how many of resource, peer (by its node id) and
 /// volume they take. Those become the object. All must be there; [`WITHOUT_RESOURCE`] do without any.
@@ -122,7 +123,15 @@ pub(crate) fn verb_of(command: &str) -> &str {
 
 /// The command line of the verb that does the same.
 fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
-    let (options, positional): (Vec<&String>, Vec<&String>) = words.iter().partition(|w| w.starts_with('-'));
+    let all = words::of_all();
+    let command = words::read(words, &[], &all).operands.into_iter().next().unwrap_or_default();
+    let mut own = verbs::find(verb_of(&command)).map(words::of).unwrap_or_default();
+    // A time limit here, not a dry run.
+    if command.starts_with("wait-") {
+        own.insert(0, Known { long: "degr-wfc-timeout", short: Some('d'), value: Value::Required });
+    }
+    let line = words::read(words, &own, &all);
+    let positional: Vec<&String> = line.operands.iter().collect();
     let called = format!("drbdsetup {}", words.join(" "));
     let bad = |why: &str| Problem::new(exit::BROKEN, format!("{called}: {why}"));
     let [command, arguments @ ..] = positional.as_slice() else { return Err(bad("no command")) };
@@ -134,7 +143,7 @@ fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
     };
     let mut argv = vec!["urbd".to_owned(), verb_of(command).to_owned()];
     argv.extend(object);
-    argv.extend(options.into_iter().filter_map(|option| as_option(command, option)));
+    argv.extend(line.options.into_iter().map(|option| as_option(command, option)));
     Ok(argv)
 }
 
@@ -181,22 +190,14 @@ fn on_resource(command: &str, arguments: &[&String]) -> Result<Vec<String>, Stri
     Ok(vec![object])
 }
 
-/// The same option of the verb: a flag may come as `--force=yes` or `--force=no`, and `-d` is a time limit here, not a
-/// dry run.
-fn as_option(command: &str, option: &str) -> Option<String> {
-    if let Some(seconds) = option.strip_prefix("-d")
-        && command.starts_with("wait-")
-    {
-        return Some(format!("--degr-wfc-timeout={seconds}"));
-    }
-    let verb = verbs::find(verb_of(command));
-    let is_flag =
-        |name: &str| verb.is_some_and(|verb| verb.options.iter().any(|o| o.name == name && o.value.is_none()));
-    match option.strip_prefix("--").and_then(|o| o.split_once('=')) {
-        Some((flag, "yes")) if is_flag(flag) => Some(format!("--{flag}")),
-        Some((flag, "no")) if is_flag(flag) => None,
-        _ => Some(option.to_owned()),
-    }
+/// The same option of the verb.
+fn as_option(command: &str, option: Given) -> String {
+    let long = match option.name {
+        Name::Short('d') if command.starts_with("wait-") => "degr-wfc-timeout",
+        Name::Long(ref name) if command == "primary" && name == words::OVERWRITE => "force",
+        _ => return option.spelled(),
+    };
+    Given { name: Name::Long(long.to_owned()), ..option }.spelled()
 }
 
 #[cfg(test)]
@@ -230,6 +231,18 @@ mod tests {
             ("outdate r0 10", "urbd outdate minor-10"),
             ("primary r0 --force=yes", "urbd primary r0 --force"),
             ("primary r0 --force=no", "urbd primary r0"),
+            ("-- --force primary r0", "urbd primary r0 --force"),
+            ("--forc primary r0", "urbd primary r0 --force"),
+            ("primary --overwrite-data-of-peer r0", "urbd primary r0 --force"),
+            ("wait-connect-resource --wfc-timeout 10 r0", "urbd wait-connect r0 --wfc-timeout=10"),
+            ("wait-connect-resource -d 5 -t 10 r0", "urbd wait-connect r0 --degr-wfc-timeout=5 -t10"),
+            (
+                "wait-connect-resource --wait-after-sb=yes --wfc-timeout=10 r0",
+                "urbd wait-connect r0 --wait-after-sb --wfc-timeout=10",
+            ),
+            ("--al-extents 6007 disk-options 10", "urbd disk-options minor-10 --al-extents=6007"),
+            ("peer-device-options --c-min-rate 4M r0 1 0", "urbd peer-device-options r0:1/0 --c-min-rate=4M"),
+            ("verify --start 8 r0 1 0 --stop 16s", "urbd verify r0:1/0 --start=8 --stop=16s"),
             ("show", "urbd show"),
             ("detach 10 11", "20"),
             ("attach 10 /dev/sda", "20"),

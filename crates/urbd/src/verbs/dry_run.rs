@@ -50,7 +50,7 @@ fn shape(verb: &str) -> Option<Shape> {
         "resize" | "check-resize" => Shape::Resize,
         "wait-connect" | "wait-sync" | "wait-con-int" => Shape::Wait,
         "attach" => Shape::Attach,
-        "up" | "adjust" | "restart" => Shape::Plan,
+        "up" | "adjust" | "adjust-with-progress" | "restart" => Shape::Plan,
         handler if handlers::is_one(handler) => Shape::Handler,
         _ => return None,
     })
@@ -94,7 +94,7 @@ fn plan_lines(verb: &Verb, call: &Call, target: &Target) -> Result<Vec<String>, 
     }
     lifecycle::warn(target.local()?);
     let plan = match verb.name {
-        "adjust" => adjust::plan(call, target)?,
+        "adjust" | "adjust-with-progress" => adjust::plan(call, target)?,
         _ => Plan::up(target.local()?, &AdjustScope::default()),
     };
     plan.notes.iter().for_each(|note| eprintln!("urbd: {target}: {note}"));

@@ -141,11 +141,12 @@ pub(crate) fn creation(call: &Call, local: &LocalResource) -> Result<Creation, P
         Version::V08 => 1,
         Version::V09 => number("max-peers", local.metadata_slots.into())?,
     };
-    let stripe_kib = number("al-stripe-size-kB", 32)?;
+    let stripe_kib = call.amount("al-stripe-size-kB", 1024)?.unwrap_or(32);
+    let bytes_per_bit = call.amount("bitmap-block-size", 1)?.unwrap_or(4096);
     let bad = |e: meta::layout::LayoutError| Problem::usage(e.to_string());
     let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let shape = AlShape::new(small(number("al-stripes", 1)?), small(stripe_kib / 4)).map_err(bad)?;
-    let geometry = Geometry::new(small(slots), small(number("bitmap-block-size", 4096)?), shape).map_err(bad)?;
+    let geometry = Geometry::new(small(slots), small(bytes_per_bit), shape).map_err(bad)?;
     Ok(Creation {
         version,
         geometry,
@@ -170,8 +171,8 @@ fn create_options(call: &Call) -> Result<CreateOptions, Problem> {
     let declared_good = call.flag("consistent") || call.flag("uptodate");
     let generated = || Generation(offline::random_number() & !1);
     Ok(CreateOptions {
-        effective_size: Sector(call.number("effective-size")?.unwrap_or(0)),
-        max_bio: u32::try_from(call.number("peer-max-bio-size")?.unwrap_or(0)).unwrap_or(u32::MAX),
+        effective_size: Sector(call.amount("effective-size", 512)?.unwrap_or(0)),
+        max_bio: u32::try_from(call.amount("peer-max-bio-size", 1)?.unwrap_or(0)).unwrap_or(u32::MAX),
         current: current.or_else(|| declared_good.then(generated)),
         consistent: call.flag("consistent"),
         up_to_date: call.flag("uptodate"),

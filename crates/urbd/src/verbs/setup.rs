@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use config::{Config, Disk, LoadOptions};
+use units::same_host;
 
 use crate::cli::Call;
 use crate::context::local_addresses;
@@ -136,7 +137,7 @@ impl Known {
 /// Is this a configuration that says nothing of any resource?
 fn is_without_resource(file: &Path, text: &str) -> bool {
     let loaded = config::load_text(&Disk, file, text, &LoadOptions::default());
-    loaded.is_err_and(|e| e.first().kind == config::ErrorKind::Empty)
+    loaded.is_ok_and(|config| config.resources.is_empty())
 }
 
 fn load(file: &Path, text: &str) -> Result<Config, Problem> {
@@ -225,7 +226,7 @@ impl Plan {
         }
         for (n, host) in self.hosts.iter().enumerate() {
             let others = &self.hosts[..n];
-            if others.iter().any(|other| other.name == host.name) {
+            if others.iter().any(|other| same_host(&other.name, &host.name)) {
                 return Err(Problem::usage(format!("two hosts with the name {}", host.name)));
             }
             if others.iter().any(|other| (other.address, self.port(other)) == (host.address, self.port(host))) {
@@ -239,7 +240,7 @@ impl Plan {
                 return Err(Problem::usage("all hosts need addresses of one kind, IPv4 or IPv6"));
             }
         }
-        let Some(own) = self.hosts.iter().find(|host| host.name == *node) else {
+        let Some(own) = self.hosts.iter().find(|host| same_host(&host.name, node)) else {
             let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
             return Err(Problem::usage(format!(
                 "this host is {node} (uname -n), and not one of: {}",
@@ -306,10 +307,10 @@ impl Plan {
             format!("{create}    systemctl enable --now urbd@{name}    # without systemd: urbd up {name}\n")
         };
         let mut text = format!("Written: {file} (mode 600, as it has the secret). Nothing else was changed. Next:\n");
-        for host in self.hosts.iter().filter(|host| host.name == node) {
+        for host in self.hosts.iter().filter(|host| same_host(&host.name, node)) {
             text += &format!("  here ({node}):\n{}", start(host));
         }
-        for host in self.hosts.iter().filter(|host| host.name != node) {
+        for host in self.hosts.iter().filter(|host| !same_host(&host.name, node)) {
             text += &format!(
                 "  on {}, after copying the file there:\n    scp {file} {}:{file}\n{}",
                 host.name,

@@ -50,9 +50,10 @@ pub(crate) fn udev_names(call: &Call) -> Result<u8, Problem> {
 
 /// All names on one line.
 pub(crate) fn resources(call: &Call) -> Result<u8, Problem> {
-    let names: Vec<String> = call.context.own_resources()?.into_iter().map(|r| r.name).collect();
+    let (found, worst) = targets(call.context, &[], Takes::OptionalResource)?;
+    let names: Vec<String> = found.into_iter().map(|target| target.name.resource).collect();
     println!("{}", names.join(" "));
-    Ok(0)
+    Ok(worst)
 }
 
 pub(crate) fn resource(_: &Call, target: &Target) -> Result<u8, Problem> {
@@ -139,7 +140,7 @@ pub(crate) fn nothing(call: &Call) -> Result<u8, Problem> {
 
 /// Asked for before the kernel's module is loaded; we have none.
 pub(crate) fn module_parameters(call: &Call) -> Result<u8, Problem> {
-    let highest = call.context.own_resources()?.iter().flat_map(|r| &r.volumes).map(|v| v.minor + 1).max();
+    let highest = call.context.resources_to_look_at()?.0.iter().flat_map(|r| &r.volumes).map(|v| v.minor + 1).max();
     println!("minor_count={}", highest.unwrap_or(1).max(32));
     Ok(0)
 }

@@ -14,6 +14,7 @@ use crate::cli::{self, Call};
 use crate::context::{ANSWER_TIMEOUT, Context};
 use crate::objects::{Takes, Target};
 use crate::problem::{Problem, exit};
+use crate::verbs::absent::{absent, explained};
 use crate::verbs::metadata;
 
 /// `status`: all running resources, or those named.
@@ -21,6 +22,8 @@ pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     let (resources, worst) = collect(call.context, &call.objects());
     let text = if call.flag("json") {
         json::status(&resources)
+    } else if !is_drbds_name() && worst == 0 && names_all(&call.objects()) {
+        page_of_all(call.context, &resources, &human_options(call)?)
     } else if resources.is_empty() && worst != 0 {
         String::new()
     } else {
@@ -43,6 +46,23 @@ fn page(resources: &[ResourceStatus], options: &human::Options) -> String {
         format!("{}\n{}\n", status.trim_end_matches('\n'), matter::lines(resource, options.width))
     });
     each.collect()
+}
+
+/// Of all that is configured: also what does not run.
+fn page_of_all(context: &Context, resources: &[ResourceStatus], options: &human::Options) -> String {
+    let running: Vec<String> = resources.iter().map(|r| r.name.clone()).collect();
+    let absent = absent(context, &running);
+    if absent.is_empty() {
+        return page(resources, options);
+    }
+    let mut parts: Vec<(&str, String)> = absent.iter().map(|a| (a.name.as_str(), a.line() + "\n")).collect();
+    parts.extend(resources.iter().map(|r| (r.name.as_str(), page(std::slice::from_ref(r), options))));
+    parts.sort();
+    parts.into_iter().map(|(_, text)| text).collect()
+}
+
+fn names_all(objects: &[String]) -> bool {
+    objects.is_empty() || objects.iter().any(|name| name == "all")
 }
 
 fn is_drbds_name() -> bool {
@@ -70,7 +90,7 @@ pub(crate) fn named(context: &Context, texts: &[String]) -> (Vec<String>, u8) {
 
 /// The status of the named resources, of all that run if none is named. What does not run or answer is reported.
 fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
-    let all = names.is_empty() || names.iter().any(|n| n == "all");
+    let all = names_all(names);
     if let Some(problem) = all.then(|| context.may_look().err()).flatten() {
         problem.report();
         return (Vec::new(), problem.exit);
@@ -168,7 +188,13 @@ pub(crate) fn disk_state(call: &Call, target: &Target) -> Result<u8, Problem> {
 /// `metrics`: of all running resources, or those named.
 pub(crate) fn metrics(call: &Call) -> Result<u8, Problem> {
     let (resources, worst) = collect(call.context, &call.objects());
-    print(&control::metrics::text(&resources, call.flag("fine")));
+    let mut running: Vec<(String, bool)> = resources.iter().map(|r| (r.name.clone(), true)).collect();
+    if worst == 0 && names_all(&call.objects()) {
+        let names: Vec<String> = running.iter().map(|(name, _)| name.clone()).collect();
+        running.extend(call.context.configured_here().into_iter().filter(|n| !names.contains(n)).map(|n| (n, false)));
+        running.sort();
+    }
+    print(&(control::metrics::running(&running) + &control::metrics::text(&resources, call.flag("fine"))));
     Ok(worst)
 }
 
@@ -184,7 +210,10 @@ pub(crate) fn text(context: &Context, resource: &str, request: &Request) -> Resu
 /// `why`: what is the matter, in sentences; then one line per decision that led to the present states.
 pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
-    let mut client = call.context.client(resource)?;
+    let mut client = call.context.client(resource).map_err(|problem| match problem.exit {
+        exit::FAILURE => explained(call.context, resource.clone()).problem(),
+        _ => problem,
+    })?;
     let status = client.status().map_err(|e| Problem::client(resource, &e))?;
     let found = matter::matters(&status);
     let mut text = String::new();

@@ -22,7 +22,8 @@ pub(crate) fn sync(call: &Call, target: &Target) -> Result<u8, Problem> {
     wait(call, target, WaitFor::Sync)
 }
 
-/// Waits for the end of a verify that was just begun, and of the copying if it repairs; prints how much differs.
+/// Waits for the end of a verify that was just begun, and of the copying if it repairs; prints how much differs. Exit
+/// status 4: something does.
 ///
 /// # Errors
 /// Exit 10: it was interrupted.
@@ -54,11 +55,15 @@ pub(crate) fn verified(call: &Call, target: &Target) -> Result<u8, Problem> {
         wait(call, target, WaitFor::Sync)?;
     }
     let status = super::status::one(call.context, resource)?;
+    let mut worst = 0;
     for (connection, peer_device) in in_scope(&status, target) {
         let differ = peer_device.statistics.map_or(0, |s| s.out_of_sync_sectors) / 2;
         println!("{resource}:{}/{}: {differ} KiB differ", connection.name, peer_device.volume);
+        if differ > 0 {
+            worst = exit::DIFFERENT;
+        }
     }
-    Ok(0)
+    Ok(worst)
 }
 
 /// How long to wait; `None` is for ever.
