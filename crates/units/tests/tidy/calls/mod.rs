@@ -44,18 +44,18 @@ const CRATES: [(&str, &[&str]); 3] =
 /// What is true today, of each of [`CRATES`] in that order.
 #[rustfmt::skip]
 const LIMITS: &[(&str, [usize; 3])] = &[
-    ("methods of the largest type", [709, 105, 223]),
-    ("of these with &mut", [639, 63, 154]),
+    ("methods of the largest type", [710, 105, 223]),
+    ("of these with &mut", [640, 63, 154]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
     ("mean reach of a method", [68, 11, 21]),
     ("files in one circle of calls", [63, 13, 34]),
     ("fields in reach of a file", [408, 71, 207]),
     ("files with over 60 in reach", [65, 5, 29]),
-    ("bools as fields", [167, 58, 54]),
-    ("bools in fields and variants", [228, 74, 76]),
+    ("bools as fields", [164, 58, 54]),
+    ("bools in fields and variants", [225, 74, 76]),
     ("questions of dialect and version", [209, 3, 1]),
-    ("lines, in hundreds", [264, 123, 100]),
+    ("lines, in hundreds", [263, 123, 100]),
 ];
 
 /// What is known of a type by its methods.
