@@ -82,8 +82,10 @@ impl Cluster {
             let heard = heard(n) && heard(*peer);
             let copy =
                 |n: usize| Payload::read(self.nodes[n].volumes[request.volume].data.data(), request.written.range);
+            // Who is told that this node runs ahead knows that it lacks something, and which blocks before it copies them.
+            let behind = word.conn == ConnState::Ahead;
             // Or a resync has copied it.
-            let got = request.sent[*peer].is_some() || request.told[*peer] || copy(n) == copy(*peer);
+            let got = request.sent[*peer].is_some() || request.told[*peer] || behind || copy(n) == copy(*peer);
             if !got && heard && self.peer_listens(n, *peer) && theirs.is_some_and(counts) {
                 return Err(format!(
                     "{:?} of volume {} is complete on node {n}, and node {peer} calls its copy good and did not hear of \
