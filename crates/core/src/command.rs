@@ -286,7 +286,8 @@ impl Resource {
                 }
                 ResumeStep::ClearReasons => {
                     let fenced = self.node.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
-                    self.took_place(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
+                    self.lift(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
+                    self.settle();
                 }
                 ResumeStep::CompleteWithoutPeer => {
                     for i in self.node.connections.ids() {

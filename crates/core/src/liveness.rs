@@ -106,7 +106,8 @@ impl Resource {
             fencing::Call::NotFenced { lift, reason } => {
                 self.out.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
-                    self.took_place(Set::Unfenced(i, false));
+                    self.lift(Set::Unfenced(i, false));
+                    self.settle();
                 }
                 Some(false)
             }

@@ -99,9 +99,6 @@ impl Resource {
                 }
             }
         }
-        if old.is_frozen() && !judged.new.is_frozen() {
-            self.thawed();
-        }
     }
 
     /// The one place that a state is stored. Returns what it was.
@@ -234,7 +231,7 @@ impl Resource {
                 self.out.handler(handler.name(), Some(d), None);
             }
             (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|i| self.restart_frozen(i)),
-            (E::LiftNoData, _) => self.happened(Set::FrozenWithoutData(false)),
+            (E::LiftNoData, _) => self.lift(Set::FrozenWithoutData(false)),
             (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(d) => {}
             (E::DropPendingGeneration, _) => self.node.devices[d].new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
@@ -262,7 +259,7 @@ impl Resource {
             (E::GenerationWithFirstWrite, _) => self.node.devices[d].generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),
             (E::ResendRequests, Some(i)) => self.restart_frozen(i),
-            (E::LiftFencing, Some(i)) => self.happened(Set::Unfenced(i, false)),
+            (E::LiftFencing, Some(i)) => self.lift(Set::Unfenced(i, false)),
             (E::CompleteWithoutPeer, Some(i)) => self.give_up_frozen(i),
             (E::SendSyncUuid, Some(i)) => self.send_sync_uuid(i, d),
             (E::SendUuids, Some(i)) => self.send_uuids(i, d, UuidFlags::NONE),
@@ -325,8 +322,13 @@ impl Resource {
         }
     }
 
-    /// I/O is not frozen any more: what waited goes on.
-    fn thawed(&mut self) {
+    /// A reason for frozen I/O is over. If it was the last one, what waited goes on at once: what the change that led to
+    /// this has still to send (a bitmap) comes behind a generation that was pending.
+    pub(crate) fn lift(&mut self, over: impl Into<Change>) {
+        self.happened(over);
+        if self.node.state.is_frozen() {
+            return;
+        }
         self.node.devices.values_mut().for_each(|dev| dev.recheck = true);
         self.settle_pending_generations();
         self.node.connections.ids().for_each(|i| self.restart_frozen(i));
