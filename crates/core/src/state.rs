@@ -322,8 +322,8 @@ impl Resource {
         }
     }
 
-    /// A reason for frozen I/O is over. If it was the last one, what waited goes on at once: what the change that led to
-    /// this has still to send (a bitmap) comes behind a generation that was pending.
+    /// A reason for frozen I/O is over. If it was the last one, what waited goes on at once: a generation that was
+    /// pending is told before what the change that led to this has still to send (a bitmap).
     pub(crate) fn lift(&mut self, over: impl Into<Change>) {
         self.happened(over);
         if self.node.state.is_frozen() {

@@ -82,7 +82,7 @@ impl Cluster {
             let heard = heard(n) && heard(*peer);
             let copy =
                 |n: usize| Payload::read(self.nodes[n].volumes[request.volume].data.data(), request.written.range);
-            // Who is told that this node runs ahead knows that it lacks something, and which blocks before it copies them.
+            // Who is told that this node runs ahead knows that it lacks something.
             let behind = word.conn == ConnState::Ahead;
             // Or a resync has copied it.
             let got = request.sent[*peer].is_some() || request.told[*peer] || behind || copy(n) == copy(*peer);
