@@ -29,6 +29,8 @@ impl Resource {
         if cfg!(debug_assertions) && self.node.cfg.node.index() % 2 == 1 {
             self.try_idle_chores();
         }
+        // What the activity log has let go may have found a congested link.
+        self.end_links();
         if std::mem::take(&mut self.out.status_changed) {
             self.out.emit(Effect::StatusChanged);
         }
