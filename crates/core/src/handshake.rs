@@ -11,6 +11,7 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, handshake84, protocol, uuid84};
+use crate::link_end::endings::LinkEnd;
 use crate::node::Node;
 use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, VolumeNr};
@@ -394,9 +395,7 @@ impl Resource {
                     "{reason}: with protocol A it may lack writes that were acknowledged here. To give these up, \
                      `connect --discard-my-data` here; to keep them, invalidate the peer's disk there, then connect"
                 );
-                self.out.give_up(i, reason.name(), text);
-                self.node.connections[i].survivor_insists = true;
-                return;
+                return self.out.end_link(i, LinkEnd::SurvivorInsists, reason.name(), text);
             }
             self.node.connections[i].survivor_insists = true;
         }

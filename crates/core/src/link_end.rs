@@ -40,6 +40,10 @@ impl Resource {
                 }
                 LinkEnd::Refused => self.link_refused(peer, reason, text),
                 LinkEnd::GiveUp => self.link_given_up(peer, reason, text),
+                LinkEnd::SurvivorInsists => {
+                    self.link_given_up(peer, reason, text);
+                    self.node.connections[peer].survivor_insists = true;
+                }
                 LinkEnd::CompareAnew => {
                     self.link_lost(peer, Lost::NetworkFailure, reason, text);
                     self.node.connections[peer].left_until =

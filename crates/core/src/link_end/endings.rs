@@ -19,6 +19,8 @@ pub(crate) enum LinkEnd {
     Refused,
     /// The peer is not acceptable: StandAlone.
     GiveUp,
+    /// The same, as the peer, which has not crashed, takes itself for the source: the next try knows that.
+    SurvivorInsists,
     /// The nodes compare their data in a handshake: connecting again at once, and this node waits for the peer.
     CompareAnew,
     /// By leave of the peer, or by the administrator: StandAlone. Nothing is said about it, and commands that wait for
