@@ -149,11 +149,10 @@ impl Live {
     }
 }
 
-/// All three have lost their power. The kernels find nothing to copy between them and this node.
-#[test]
-fn all_come_back_from_a_loss_of_power() {
-    let mut live = Live::of("03", &[1, 2]);
-    for peer in [1, 2] {
+/// Connects to both kernels in this order, is as they say, and gets its writes to them as Primary.
+fn comes_back_beside_kernels(recording: &str, order: [u8; 2]) {
+    let mut live = Live::of(recording, &[1, 2]);
+    for peer in order {
         live.connect(peer);
         live.is_as_the_kernel_says(peer);
     }
@@ -162,17 +161,16 @@ fn all_come_back_from_a_loss_of_power() {
     live.next_write_comes_to(2);
 }
 
+/// All three have lost their power. The kernels find nothing to copy between them and this node.
+#[test]
+fn all_come_back_from_a_loss_of_power() {
+    comes_back_beside_kernels("03", [1, 2]);
+}
+
 /// A Secondary's process is started again, and nobody writes.
 #[test]
 fn a_secondary_comes_back_to_idle_kernels() {
-    let mut live = Live::of("04", &[1, 2]);
-    for peer in [2, 1] {
-        live.connect(peer);
-        live.is_as_the_kernel_says(peer);
-    }
-    live.promote();
-    live.next_write_comes_to(1);
-    live.next_write_comes_to(2);
+    comes_back_beside_kernels("04", [2, 1]);
 }
 
 /// A Primary's process is started again, and it is promoted before the kernel, node 2, is back.

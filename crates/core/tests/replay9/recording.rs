@@ -33,8 +33,7 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
     let file = recordings_in("wire9").into_iter().find(named).expect("a recording of this number");
     // Configured to send digests of data.
     let integrity = if number == "24" { "crc32c" } else { "" };
-    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity, &node)).collect();
-    all.sort_by_key(|said| said.at);
+    let mut all = said_in(&connections_joined(&file), integrity, &node);
     let recording = number.parse().expect("a number");
     all.iter_mut().for_each(|said| said.recording = recording);
     crate::coverage::note_recording(recording, &all);
@@ -55,9 +54,7 @@ pub(crate) fn live_conversation(number: &str) -> Vec<Said> {
         }
     }
     let node = |address| ids.iter().find(|(of, _)| *of == address).expect("it says who it is").1;
-    let mut all: Vec<Said> = connections.iter().flat_map(|c| said_on(c, "", &node)).collect();
-    all.sort_by_key(|said| said.at);
-    all
+    said_in(&connections, "", &node)
 }
 
 /// The same where they do not, as the recording begins on an established connection. `nodes`: by their node ids, the
@@ -67,7 +64,12 @@ pub(crate) fn conversation_live(number: &str, nodes: &[u8]) -> Vec<Said> {
         let place = nodes.iter().position(|last| *last == address.octets()[3]).expect("a node of the recording");
         NodeId::new(place as u8).expect("a node id")
     };
-    let mut all: Vec<Said> = connections_joined(&live(number)).iter().flat_map(|c| said_on(c, "", &node)).collect();
+    said_in(&connections_joined(&live(number)), "", &node)
+}
+
+/// What is said on these connections, in the order of times.
+fn said_in(connections: &[Connection], integrity: &str, node: &impl Fn(Ipv4Addr) -> NodeId) -> Vec<Said> {
+    let mut all: Vec<Said> = connections.iter().flat_map(|c| said_on(c, integrity, node)).collect();
     all.sort_by_key(|said| said.at);
     all
 }
