@@ -20,6 +20,18 @@ def killed_in_use(cluster):
     return a, app
 
 
+def joined(cluster, a, app):
+    """The other node comes, and is brought up to date; then all ends in order."""
+    b = cluster.nodes[1]
+    b.create_md()
+    b.start()
+    a.wait(conn="Connected", timeout=30)
+    a.wait(peer_disk="UpToDate", timeout=60)
+    app.goes_on()
+    b.stop()
+    ended(a, app)
+
+
 def ended(a, app):
     app.end()
     a.urbd("secondary", "r0")
@@ -56,14 +68,7 @@ def test_a_port_that_is_taken(cluster, verb):
     assert "ss -tnp" in said[0], said
     for s in taken:
         s.close()
-    b = cluster.nodes[1]
-    b.create_md()
-    b.start()
-    a.wait(conn="Connected", timeout=30)
-    a.wait(peer_disk="UpToDate", timeout=60)
-    app.goes_on()
-    b.stop()
-    ended(a, app)
+    joined(cluster, a, app)
 
 
 # Options of the file, or what is replaced in it; what is said; can `adjust` go on with it (and not with the same words)?
@@ -102,14 +107,7 @@ def test_what_cannot_be_used_of_the_file(cluster, what):
         a.start()
     else:
         a.urbd("adjust", "r0")
-    b = cluster.nodes[1]
-    b.create_md()
-    b.start()
-    a.wait(conn="Connected", timeout=30)
-    a.wait(peer_disk="UpToDate", timeout=60)
-    app.goes_on()
-    b.stop()
-    ended(a, app)
+    joined(cluster, a, app)
 
 
 def test_an_address_that_is_not_here(cluster):
