@@ -65,7 +65,7 @@ impl Resource {
             dirty_bits: changes,
             flags: UuidFlags(flags),
         };
-        self.node.connections[i].peer_devices[d].changes_told = changes;
+        self.node.connections[i].peer_devices[d].link.told.changes_told = changes;
         self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)));
     }
 

@@ -1,6 +1,7 @@
 //! What goes into a [`Resource`](crate::Resource) and what comes out of it.
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
+use crate::decide::Handler;
 pub use crate::notice::{Event, Notice, Severity};
 use std::fmt;
 use std::net::SocketAddr;
@@ -473,8 +474,8 @@ pub enum Access {
 /// A call of a handler script (`docs/spec/connection-and-state.md` 8.6).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HandlerCall {
-    /// `fence-peer`, `split-brain`, …
-    pub event: &'static str,
+    /// What has happened.
+    pub event: Handler,
     /// For volume events.
     pub volume: Option<VolumeNr>,
     /// For connection events.

@@ -358,7 +358,7 @@ impl Resource {
         let of_84: Vec<_> = self.node.connections.iter().filter(told).map(|(i, _)| i).collect();
         let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
         if negotiates {
-            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].link.told.uuids_stale = true);
         }
         let mut change = Change::from(Set::Disk(d, state));
         if !connected {
@@ -412,7 +412,7 @@ impl Resource {
         self.out.emit(Effect::CloseDisk { volume: d });
         self.abandon_al(d);
         self.finish_held();
-        self.node.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
+        self.node.connections.values_mut().for_each(|c| c.peer_devices[d].link.exchange.forget());
         self.took_place(Set::Disk(d, DiskState::Diskless));
         self.store_disk(d, DiskState::Diskless);
         let gone = !self.node.state.replicates_anywhere(d);
@@ -569,7 +569,7 @@ impl Node {
     /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
     fn expose_peers_generation(&mut self, d: VolumeNr) {
         let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
-        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].uuids.as_ref())
+        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids.as_ref())
             && self.state.is_primary()
         {
             self.devices[d].exposed = uuids.current;

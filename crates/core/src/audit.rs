@@ -84,12 +84,12 @@ impl Resource {
             Request::Flush(_) => false,
         });
         if self.node.connections[i].link.is_some() {
-            assert_eq!(pd.pending as usize, pending.count(), "answers of peer {i} that volume {d} waits for");
+            assert_eq!(pd.link.io.pending as usize, pending.count(), "answers of peer {i} that volume {d} waits for");
         }
         let session = self.node.connections[i].session;
         let unacked = self.peer_writes.iter().filter(|(_, w)| (w.connection, w.device, w.session) == (i, d, session));
         if self.node.connections[i].link.is_some() {
-            assert_eq!(pd.unacked as usize, unacked.count(), "writes of peer {i} to volume {d}");
+            assert_eq!(pd.link.io.unacked as usize, unacked.count(), "writes of peer {i} to volume {d}");
         }
     }
 
@@ -131,7 +131,8 @@ impl Node {
         }
         for (i, c) in self.connections.iter().filter(|(i, c)| c.speaks9() && !data_to.contains(*i)) {
             let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
-            let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
+            let says_good =
+                pd.link.told.says_disk == Some(DiskState::UpToDate) && pd.link.told.says == Replication::Established;
             // Its word may have crossed the decision to bring it up to date, to which it has agreed.
             let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
             // Or that it gives up its disk.
@@ -174,17 +175,7 @@ mod tests {
         let connections = vec![ConnectionConfig::new(PEER, "bravo", (address(7788), address(7789)))];
         let (node, on_no_data) = (NodeId::new(0).expect("a node id"), OnNoData::IoError);
         let name = "r0".to_owned();
-        let (before_resync_target, before_resync_source, fence_handler) = (false, false, false);
-        let cfg = ResourceConfig {
-            name,
-            node,
-            on_no_data,
-            fence_handler,
-            before_resync_target,
-            before_resync_source,
-            volumes,
-            connections,
-        };
+        let cfg = ResourceConfig { name, node, on_no_data, handlers: Vec::new(), volumes, connections };
         Resource::new(cfg, 1)
     }
 

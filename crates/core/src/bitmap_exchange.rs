@@ -3,12 +3,13 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Severity};
-use crate::connection::{PeerDevice, PeersBitmap};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
+use crate::peer_device::exchange::PeersBitmap;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
@@ -48,7 +49,7 @@ impl Resource {
         let dev = &mut self.node.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = match std::mem::take(&mut self.node.connections[i].peer_devices[d].peers_bitmap) {
+        let mut receiver = match self.node.connections[i].peer_devices[d].link.exchange.take_bitmap() {
             PeersBitmap::Arriving(receiver) => receiver,
             PeersBitmap::Awaited | PeersBitmap::Early => BitmapReceiver::new(&dialect, bits),
         };
@@ -65,7 +66,9 @@ impl Resource {
         };
         match end {
             Err(violation) => self.out.protocol_error(i, "bad-bitmap", violation.to_string()),
-            Ok(false) => self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
+            Ok(false) => {
+                self.node.connections[i].peer_devices[d].link.exchange.put_bitmap(PeersBitmap::Arriving(receiver))
+            }
             Ok(true) => self.bitmap_complete(i, d),
         }
     }
@@ -84,7 +87,7 @@ impl Resource {
             other => {
                 if other == Replication::Established {
                     // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                    self.node.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
+                    self.node.connections[i].peer_devices[d].link.exchange.put_bitmap(PeersBitmap::Early);
                 }
                 return self.out.note(
                     Severity::Info,
@@ -108,7 +111,7 @@ impl Resource {
         let random = self.draw_generation();
         let sync = set.start_sync_source(random);
         self.put_uuids(i, d, &set);
-        self.node.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
+        self.node.connections[i].peer_devices[d].link.exchange.owe_sync_uuid(sync);
     }
 
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
@@ -134,7 +137,7 @@ impl Resource {
     /// The present generations are on disk.
     pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
         for i in self.node.connections.ids() {
-            if let Some(sync) = self.node.connections[i].peer_devices[d].sync_uuid_due.take() {
+            if let Some(sync) = self.node.connections[i].peer_devices[d].link.exchange.take_owed_sync_uuid() {
                 self.send(i, Socket::Data, d, Packet::SyncUuid(sync));
             }
         }
@@ -148,7 +151,7 @@ impl Resource {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
                 // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
                 if self.node.devices[d].backing.is_some() {
-                    self.node.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
+                    self.node.connections[i].peer_devices[d].link.exchange.sync_uuid_is_early(sync);
                 }
                 return;
             }
@@ -168,7 +171,7 @@ impl Resource {
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
-            if let Some(u) = self.node.connections[i].peer_devices[d].uuids {
+            if let Some(u) = self.node.connections[i].peer_devices[d].link.told.uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
                 let mut set = self.node.devices[d].uuids(i);
                 set.finish_sync_target(&source);
@@ -217,7 +220,7 @@ impl Resource {
         }
         // A write that has failed here, which the peer may have, is marked here alone. Of two Primaries each would go
         // on without the other one: they stay connected, and it is copied when one is demoted.
-        let stays = self.both_primary(i, d) && self.node.connections[i].peer_devices[d].write_failed;
+        let stays = self.both_primary(i, d) && self.node.connections[i].peer_devices[d].lasting.write_failed;
         if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
@@ -253,13 +256,13 @@ impl Resource {
             && self.node.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
         let asked_elsewhere = self.node.connections[i].speaks9();
         if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
-            self.out.handler(Handler::UnfencePeer.name(), None, Some(i));
+            self.out.handler(Handler::UnfencePeer, None, Some(i));
         }
         true
     }
 
     pub(crate) fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
-        self.node.connections[i].peer_devices[d].write_failed &= failed > 0;
+        self.node.connections[i].peer_devices[d].lasting.write_failed &= failed > 0;
         let rs = &self.node.connections[i].peer_devices[d].resync;
         let seconds = rs.started.map_or(0.0, |t| self.node.now.since(t).as_secs_f64());
         let kib = rs.total * 4;
@@ -274,7 +277,7 @@ impl Node {
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
     pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
         let set = self.devices[d].uuids(i);
-        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+        if let Some(u) = &mut self.connections[i].peer_devices[d].link.told.uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
         }
     }
@@ -285,7 +288,7 @@ impl PeerDevice {
     /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
     /// than what ends a resync.
     fn source_went_on(&self) -> bool {
-        let now = self.uuids.as_ref().map(|u| u.current);
+        let now = self.link.told.uuids.as_ref().map(|u| u.current);
         self.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod two_phase;
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, failure};
 use crate::command::pending::{AfterParting, Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
+use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
@@ -444,8 +445,8 @@ impl Resource {
     pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
         let i = call.peer.filter(|i| self.node.connections.contains(*i));
         match (call.event, i) {
-            ("fence-peer", Some(i)) => self.fence_answered(i, status),
-            ("before-resync-target" | "before-resync-source", Some(i)) => {
+            (Handler::FencePeer, Some(i)) => self.fence_answered(i, status),
+            (Handler::BeforeResyncTarget | Handler::BeforeResyncSource, Some(i)) => {
                 let d = call.volume.filter(|d| self.node.devices.contains(*d));
                 d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
             }

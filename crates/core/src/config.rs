@@ -1,6 +1,7 @@
 //! The configuration that the core works by: plain values with DRBD's defaults, already validated by the `config`
 //! crate.
 
+use crate::decide::Handler;
 use crate::decide::private::Decides;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, NodeId, VolumeNr};
@@ -17,12 +18,8 @@ pub struct ResourceConfig {
     pub node: NodeId,
     /// What happens to I/O when no UpToDate copy is reachable.
     pub on_no_data: OnNoData,
-    /// Is a `fence-peer` handler configured?
-    pub fence_handler: bool,
-    /// Is a `before-resync-target` handler configured? Then a resync to this node waits for its end.
-    pub before_resync_target: bool,
-    /// Is a `before-resync-source` handler configured? Then a resync from this node waits for its end.
-    pub before_resync_source: bool,
+    /// Which of [`Handler::WAITED_FOR`] are configured. A resync to or from this node waits for the end of its own.
+    pub handlers: Vec<Handler>,
     /// Volumes, ascending.
     pub volumes: Vec<VolumeConfig>,
     /// Peers.

@@ -31,12 +31,15 @@ impl Resource {
         {
             return;
         }
-        let full = c.cfg.congestion_fill != 0 && pd.sectors_in_flight >= c.cfg.congestion_fill;
+        let full = c.cfg.congestion_fill != 0 && pd.link.io.sectors_in_flight >= c.cfg.congestion_fill;
         let hot = self.node.devices[d].backing.as_ref().map_or(0, |b| b.al.used_count());
         if !full && hot < c.cfg.congestion_extents as usize {
             return;
         }
-        let text = format!("congestion: {} KiB in flight, {hot} activity-log extents in use", pd.sectors_in_flight / 2);
+        let text = format!(
+            "congestion: {} KiB in flight, {hot} activity-log extents in use",
+            pd.link.io.sectors_in_flight / 2
+        );
         match c.cfg.on_congestion {
             OnCongestion::PullAhead => {
                 self.out.note(Severity::Warning, Some(d), Some(i), "pull-ahead", format!("{text}: running ahead"));
@@ -58,7 +61,7 @@ impl Resource {
             // A resync that this broke off: what the target has written by then is told anew at the end.
             self.settle_answers(i, d);
         }
-        self.node.connections[i].peer_devices[d].caught_up = None;
+        self.node.connections[i].peer_devices[d].link.io.caught_up = None;
         self.node.note_drained(i, d);
     }
 
@@ -80,7 +83,7 @@ impl Resource {
             if self.leaves_ahead(i, d).is_none_or(|at| self.node.now < at) {
                 continue;
             }
-            self.node.connections[i].peer_devices[d].caught_up = None;
+            self.node.connections[i].peer_devices[d].link.io.caught_up = None;
             // No bitmaps are exchanged before this resync: the target copies what it was told of. A resync that was
             // broken off has cleared bits there whose acknowledgements came too late to clear them here, and bits of
             // blocks that have been written again since.
@@ -97,8 +100,8 @@ impl Node {
         let now = self.now;
         let ahead = self.state.replication(i, d) == Replication::Ahead;
         let pd = &mut self.connections[i].peer_devices[d];
-        if ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
-            pd.caught_up = Some(now);
+        if ahead && pd.link.io.sectors_in_flight == 0 && pd.link.io.caught_up.is_none() {
+            pd.link.io.caught_up = Some(now);
         }
     }
 }
@@ -111,7 +114,7 @@ impl Node {
     /// Ahead: when the resync may begin. Not before the last answer to one that was broken off is here.
     fn leaves_ahead(&self, i: NodeId, d: VolumeNr) -> Option<Instant> {
         let pd = &self.connections[i].peer_devices[d];
-        let ready = self.state.replication(i, d) == Replication::Ahead && pd.resync.settled();
-        pd.caught_up.filter(|_| ready).map(|at| at + CALM)
+        let ready = self.state.replication(i, d) == Replication::Ahead && !pd.link.stragglers.hold_up();
+        pd.link.io.caught_up.filter(|_| ready).map(|at| at + CALM)
     }
 }

@@ -3,20 +3,17 @@
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::private::Private;
-use crate::decide::state::Replication;
 use crate::dialect9::mesh::unsettled::AllUnsettled;
 use crate::dialect9::nine::Nine;
 use crate::dialect9::survivors::loss::{Loss, Survivor};
 use crate::members::Volumes;
+use crate::peer_device::PeerDevice;
 use crate::peer_write::held::DataQueue;
 use crate::pings::Pings;
 use crate::received_log::PeerEpochs;
-use crate::resync::before::asked::BeforeResync;
-use crate::resync::repair::due::Repair;
-use crate::resync::session::Resync;
 use crate::transfer_log::TransferLog;
-use units::{Instant, Sector, VolumeNr};
-use wire::{Dialect, DiskState};
+use units::{Instant, VolumeNr};
+use wire::Dialect;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -112,126 +109,6 @@ pub(crate) enum Phase {
     Running,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct PeerDevice {
-    pub(crate) sizes: Option<wire::Sizes>,
-    pub(crate) uuids: Option<wire::Uuids>,
-    /// The peer wants to be sent what is written while its disk is Inconsistent (9).
-    pub(crate) wants_writes_when_bad: bool,
-    /// The same, from the next time on that it becomes Inconsistent.
-    pub(crate) will_want_writes_when_bad: bool,
-    /// A resync of everything is to begin (9).
-    pub(crate) begins_all: bool,
-    /// Its generations, as it told of them last (9).
-    pub(crate) uuids110: Option<Box<wire::Uuids110>>,
-    /// What the peer said last of what goes on (9). A source whose bitmap is awaited need not have said so.
-    pub(crate) says: Replication,
-    /// What it said last of its disk since the nodes were connected (9).
-    pub(crate) says_disk: Option<DiskState>,
-    /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
-    pub(crate) was_established: bool,
-    /// Why what is marked stays when both are equal by their generations (9).
-    pub(crate) keeps: Keeps,
-    /// The peer has said last that it has marked something for this node's copy, which is good, and since then that
-    /// nothing is marked up to here (9).
-    pub(crate) marked_by_peer: Option<Sector>,
-    /// One of the two was brought up to date by a third node, and has another generation than the other one by now (9).
-    pub(crate) parted: bool,
-    /// The peer, which is not here, may have come to this node's generation without this one having heard of it (9).
-    pub(crate) end_unheard: bool,
-    /// The peer's capacity, remembered over connections; 0 = it never had a disk.
-    pub(crate) peer_capacity: Sector,
-    /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) seq: u32,
-    /// The highest sequence number seen from the peer.
-    pub(crate) peer_seq: u32,
-    /// The number that the peer's last answer would have if it had sent nothing but answers.
-    pub(crate) peer_answers: u32,
-    /// The peer's writes that were taken up, or answered at once; wraps around.
-    pub(crate) peer_writes: u32,
-    pub(crate) peers_bitmap: PeersBitmap,
-    pub(crate) early_sync_uuid: Option<units::Generation>,
-    /// A resync or verify on this link was given up before all its answers were here. Nothing but the moment tells
-    /// them from those of the next one.
-    pub(crate) answers_may_come: bool,
-    /// The handler that must end before a resync begins.
-    pub(crate) before_resync: BeforeResync,
-    /// To be sent when our superblock names it.
-    pub(crate) sync_uuid_due: Option<units::Generation>,
-    pub(crate) resync: Resync,
-    pub(crate) consider_resync: bool,
-    /// The peer's generations are those from before it knew of the disk that is being attached here.
-    pub(crate) uuids_stale: bool,
-    /// The peer said last that its disk is being attached.
-    pub(crate) attaching: bool,
-    /// The generations of both sides were compared since the peer has its disk, and its data was not refused.
-    pub(crate) compared: bool,
-    /// A resync is about to begin, but the peer has not compared yet what led to it.
-    pub(crate) undecided: bool,
-    /// Since when the peer has refused a write of this node, and it has not been heard what became of its disk (9).
-    pub(crate) refuses: Option<Instant>,
-    /// Writes of the peer were refused on this link: a disk that was attached here since lacks them.
-    pub(crate) refused_writes: bool,
-    /// The next verify goes on from this bit.
-    pub(crate) verify_from: u64,
-    /// Marked blocks, as the peer was told last: both nodes decide about a split brain by the same numbers.
-    pub(crate) changes_told: u64,
-    /// A write has failed here that the peer may have, and no resync has ended since.
-    pub(crate) write_failed: bool,
-    pub(crate) repair: Repair,
-    /// Application data sent and not confirmed by a barrier ack.
-    pub(crate) sectors_in_flight: u64,
-    /// Ahead: since when everything that was sent is confirmed.
-    pub(crate) caught_up: Option<Instant>,
-    pub(crate) sent_bytes: u64,
-    pub(crate) received_bytes: u64,
-    pub(crate) pending: u32,
-    pub(crate) unacked: u32,
-}
-
-/// How much of the peer's bitmap is here.
-#[derive(Debug, Default)]
-pub(crate) enum PeersBitmap {
-    /// Nothing that is not dealt with.
-    #[default]
-    Awaited,
-    Arriving(wire::BitmapReceiver),
-    /// All of it came before this node knew of the resync that it belongs to: its bits are in the own one.
-    Early,
-}
-
-/// Why what is marked between two nodes stays when both are equal by their generations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keeps {
-    /// It does not.
-    #[default]
-    Nothing,
-    /// The peer, which may decide otherwise, has not said yet what it has come to.
-    Unheard,
-    /// They are equal by what a third node is to each of them, and it is to say itself who has what.
-    Doubted,
-    /// Among it is what a Primary wrote that was lost before it had said who has it.
-    LostWrites,
-}
-
-impl PeerDevice {
-    /// This node is no target any more: what the peer has said of being its source is about a resync that is over here.
-    /// Not every source says when it is over for itself.
-    pub(crate) fn forget_source(&mut self) {
-        if self.says.is_source() {
-            self.says = Replication::Off;
-        }
-    }
-
-    /// The disk or the link is gone: what was said of a resync that had not begun is not about the next one, nor is the
-    /// generation of one that did not reach the disk to be announced after the next attach.
-    pub(crate) fn forget_resync_to_come(&mut self) {
-        self.sync_uuid_due = None;
-        self.peers_bitmap = PeersBitmap::Awaited;
-        self.early_sync_uuid = None;
-    }
-}
-
 impl Connection {
     pub(crate) fn new(cfg: &ConnectionConfig, volumes: &[VolumeConfig]) -> Connection {
         Connection {
@@ -241,7 +118,7 @@ impl Connection {
             tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
-            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(0))).collect(),
+            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::default())).collect(),
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
             overdue_checked: Instant(0),
@@ -311,7 +188,7 @@ impl Connection {
     /// Largest data write that the peer takes for a volume, in bytes; at least a block, whatever it says.
     pub(crate) fn max_data(&self, d: VolumeNr) -> u64 {
         let version = self.dialect().map_or(1 << 20, |x| u64::from(x.version.max_block()));
-        let peer = self.peer_devices[d].sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
+        let peer = self.peer_devices[d].link.told.sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
         version.min(peer).max(4096) / 512 * 512
     }
 
@@ -328,24 +205,5 @@ impl Connection {
     /// Largest discard that the peer takes.
     pub(crate) fn max_discard(&self) -> u64 {
         if self.has(wire::Features::WRITE_SAME) { 128 << 20 } else { 4 << 20 }
-    }
-}
-
-impl PeerDevice {
-    pub(crate) fn new(sequence: u32) -> PeerDevice {
-        PeerDevice {
-            wants_writes_when_bad: true,
-            will_want_writes_when_bad: true,
-            end_unheard: true,
-            seq: sequence,
-            peer_seq: sequence,
-            peer_answers: sequence,
-            ..PeerDevice::default()
-        }
-    }
-
-    pub(crate) fn next_seq(&mut self) -> u32 {
-        self.seq = self.seq.wrapping_add(1);
-        self.seq
     }
 }

@@ -30,11 +30,7 @@ pub(crate) struct Device {
     pub(crate) outrun: bool,
     /// The own disk was given up under a write of a peer, which it lacks, and has not been copied to since (9).
     pub(crate) lacks_peers_write: bool,
-    /// Writes were completed that the peer may not have, and the own disk that has them is gone: the peer's data is too
-    /// old for the users of this device.
-    pub(crate) peer_outrun: bool,
-    /// The peer has refused writes that the own disk has, and no resync has brought them to it since.
-    pub(crate) peer_refused: bool,
+    pub(crate) peers_disk: PeersDisk,
     pub(crate) crashed_primary: bool,
     pub(crate) openers: Openers,
     /// What the front ends were last told.
@@ -94,6 +90,19 @@ pub(crate) struct Device {
     pub(crate) latencies: Latencies,
     pub(crate) attached_at: Instant,
     pub(crate) last_lazy_bitmap: Instant,
+}
+
+/// What a peer's disk lacks of what the users of this device have seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum PeersDisk {
+    /// Nothing that is known of.
+    #[default]
+    Current,
+    /// The peer has refused writes that the own disk has, and no resync has brought them to it since.
+    Refused,
+    /// Writes were completed that the peer may not have, and the own disk that has them is gone: the peer's data is too
+    /// old for the users of this device.
+    Stale,
 }
 
 /// How a disk is let go of.
@@ -158,6 +167,22 @@ impl Flushing {
 
     pub(crate) fn note_flushed(&mut self, mark: u64) {
         self.flushed = self.flushed.max(mark);
+    }
+}
+
+impl PeersDisk {
+    /// The users begin with what there is, or see the own disk.
+    pub(crate) fn follow_users(&mut self) {
+        if *self == PeersDisk::Stale {
+            *self = PeersDisk::Current;
+        }
+    }
+
+    /// A resync begins.
+    pub(crate) fn gets_what_it_refused(&mut self) {
+        if *self == PeersDisk::Refused {
+            *self = PeersDisk::Current;
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::connection::Connection;
 use crate::decide::change::Set;
+use crate::decide::sizes::Grown;
 use crate::decide::state::Replication;
 use crate::decide::view::Kind;
 use crate::decide::{Reason, sizes};
@@ -23,7 +24,7 @@ impl Resource {
     }
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
-        self.node.connections[i].peer_devices[d].sizes = Some(*packet);
+        self.node.connections[i].peer_devices[d].link.told.sizes = Some(*packet);
         let mut limits = self.size_limits(d);
         let dev = &self.node.devices[d];
         let fresh = dev.backing.as_ref().is_some_and(|b| b.md.current.same(Generation::JUST_CREATED));
@@ -43,7 +44,7 @@ impl Resource {
         };
         match sizes::on_sizes(&input) {
             sizes::SizesVerdict::Refuse(reason) => {
-                self.node.connections[i].peer_devices[d].peer_capacity = Sector(0);
+                self.node.connections[i].peer_devices[d].lasting.peer_capacity = Sector(0);
                 self.refuse_sizes(i, reason);
             }
             sizes::SizesVerdict::Keep(_) => {}
@@ -54,7 +55,7 @@ impl Resource {
                 self.refuse_sizes(i, Reason::PrimaryWouldShrink);
             }
             sizes::SizesVerdict::Adopt(adopted) => {
-                self.node.connections[i].peer_devices[d].peer_capacity = adopted.peer;
+                self.node.connections[i].peer_devices[d].lasting.peer_capacity = adopted.peer;
                 self.size_found(i, d, packet.current_size, &adopted);
             }
         }
@@ -69,17 +70,17 @@ impl Resource {
             return;
         }
         let replicating = self.node.state.replicates(i, d);
-        self.adopt_size(d, adopted.size, adopted.set_grown_bits);
+        self.adopt_size(d, adopted.size, adopted.grown != Grown::Equal);
         // A peer that has attached a larger disk waits for this node to agree.
         if adopted.send_sizes && replicating && theirs != adopted.size {
             self.send_sizes(i, d);
         }
-        if !adopted.resync_grown {
+        if adopted.grown != Grown::Resynced {
             return;
         }
         if self.in_mesh9() && !self.node.state.has_primary(i, d) {
             // The peer has heard of the size from a third node, from which it may still get what is there.
-            self.node.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
+            self.node.connections[i].peer_devices[d].lasting.keeps = crate::peer_device::Keeps::LostWrites;
         } else {
             self.resync_grown_area(i, d);
         }
@@ -138,7 +139,7 @@ impl Resource {
 impl Node {
     /// Connected peers have a size that was agreed on: what they told before was less than they have by now.
     fn peers_can_hold(&mut self, d: VolumeNr, size: Sector) {
-        let told = self.connections.values_mut().filter_map(|c| c.peer_devices[d].sizes.as_mut());
+        let told = self.connections.values_mut().filter_map(|c| c.peer_devices[d].link.told.sizes.as_mut());
         told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
     }
 }
@@ -166,13 +167,15 @@ impl Node {
 
     /// The smallest capacity of the peers that have, or had, a disk; 0: none ever had.
     fn smallest_peer(&self, d: VolumeNr) -> Sector {
-        let known = self.connections.values().map(|c| c.peer_devices[d].peer_capacity).filter(|size| size.0 > 0);
+        let known =
+            self.connections.values().map(|c| c.peer_devices[d].lasting.peer_capacity).filter(|size| size.0 > 0);
         known.min().unwrap_or(Sector(0))
     }
 
     /// The smallest capacity of the own disk and those that peers have told of since they connected (9's dialect).
     pub(crate) fn capacity_within_reach(&self, d: VolumeNr, own: Sector) -> Sector {
-        let told = self.connections.values().filter_map(|c| c.peer_devices[d].sizes.as_ref()).map(|s| s.disk_size);
+        let told =
+            self.connections.values().filter_map(|c| c.peer_devices[d].link.told.sizes.as_ref()).map(|s| s.disk_size);
         told.chain([own]).filter(|size| size.0 > 0).min().unwrap_or(Sector(0))
     }
 }

@@ -2,9 +2,11 @@
 
 use crate::Resource;
 use crate::api::Segments;
-use crate::connection::{PeerDevice, Phase};
+use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::chores::is_routine;
+use crate::peer_device::PeerDevice;
+use crate::peer_device::WhenBad;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr, is_after};
@@ -66,7 +68,7 @@ impl Resource {
             other => other.block_ack().map(|ack| ack.seq),
         };
         if let Some(seq) = seq {
-            let answers = &mut self.node.connections[i].peer_devices[d].peer_answers;
+            let answers = &mut self.node.connections[i].peer_devices[d].link.io.peer_answers;
             *answers = answers.wrapping_add(1);
             self.node.connections[i].peer_devices[d].saw_seq(seq);
         }
@@ -187,7 +189,7 @@ impl Resource {
             Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
             Packet::CurrentUuid(u) => self.current_uuid_received(i, d, u),
             Packet::EnableReplicationNext(on) => {
-                self.node.connections[i].peer_devices[d].will_want_writes_when_bad = on;
+                self.node.connections[i].peer_devices[d].link.told.when_bad_next = WhenBad::new(on);
             }
             Packet::EnableReplication(on) => self.replication_enabled(i, d, on),
             Packet::RsDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Data),
@@ -226,8 +228,8 @@ impl Resource {
 impl PeerDevice {
     /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
     pub(crate) fn saw_seq(&mut self, seq: u32) {
-        if is_after(seq, self.peer_seq) {
-            self.peer_seq = seq;
+        if is_after(seq, self.link.io.peer_seq) {
+            self.link.io.peer_seq = seq;
         }
     }
 }

@@ -63,7 +63,7 @@ impl Resource {
         self.node.devices[d].first_write = FirstWrite::Nothing;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
         for c in self.node.connections.values_mut() {
-            c.peer_devices[d].compared = false;
+            c.peer_devices[d].link.compared.done = false;
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
         self.out.note(Severity::Info, Some(d), None, "new-generation", text);
@@ -82,9 +82,9 @@ impl Resource {
 
     /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
     pub(crate) fn new_generation_beside_target(&mut self, i: NodeId, d: VolumeNr) {
-        let compared = self.node.connections[i].peer_devices[d].compared;
+        let compared = self.node.connections[i].peer_devices[d].link.compared.done;
         self.new_generation(d);
-        self.node.connections[i].peer_devices[d].compared = compared;
+        self.node.connections[i].peer_devices[d].link.compared.done = compared;
         self.send_uuids(i, d, UuidFlags::NONE);
     }
 

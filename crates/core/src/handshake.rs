@@ -2,7 +2,7 @@
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
 use crate::api::{ConnectionState, Effect, Event, LinkUp, Severity};
-use crate::connection::{Connection, Link, PeerDevice, Phase, Spoken};
+use crate::connection::{Connection, Link, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
 use crate::decide::private::Decides;
@@ -11,6 +11,7 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, handshake84, protocol, uuid84};
+use crate::device::PeersDisk;
 use crate::link_end::endings::LinkEnd;
 use crate::node::Node;
 use crate::{Resource, dialect84};
@@ -186,18 +187,7 @@ impl Resource {
         let packet = self.node.connections[i].own_protocol();
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.node.connections[i].peer_devices.values_mut() {
-            let fresh = PeerDevice::new(self.starts.sequence);
-            let keep = std::mem::replace(pd, fresh);
-            pd.was_established = keep.was_established;
-            pd.keeps = keep.keeps;
-            pd.end_unheard = keep.end_unheard;
-            pd.peer_capacity = keep.peer_capacity;
-            // Blocks that are still being written for an older session keep their places.
-            pd.resync = keep.resync;
-            pd.before_resync = keep.before_resync;
-            pd.verify_from = keep.verify_from;
-            pd.write_failed = keep.write_failed;
-            pd.repair = keep.repair.over_links();
+            pd.begin_link(self.starts.sequence);
         }
         if self.node.connections[i].speaks9() {
             return self.enter(i, Phase::Parameters);
@@ -268,8 +258,8 @@ impl Resource {
             self.note_unconfirmed_missing(i, d);
         }
         let judged = self.judge_uuids(i, d, packet);
-        self.node.connections[i].peer_devices[d].uuids = Some(*packet);
-        self.node.connections[i].peer_devices[d].uuids_stale = false;
+        self.node.connections[i].peer_devices[d].link.told.uuids = Some(*packet);
+        self.node.connections[i].peer_devices[d].link.told.uuids_stale = false;
         match judged {
             (UuidsVerdict::Store { expose }, _) => {
                 if let Some(generation) = expose {
@@ -308,9 +298,9 @@ impl Resource {
             return self.state9_received(i, d, theirs);
         }
         let (_, their_replication) = dialect84::connection_and_replication(theirs.conn);
-        let flags = self.node.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
+        let flags = self.node.connections[i].peer_devices[d].link.told.uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
-        self.node.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
+        self.node.connections[i].peer_devices[d].link.told.attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.out.give_up(i, reason.name(), reason.to_string());
         }
@@ -374,7 +364,7 @@ impl Resource {
         }
         let undecided = begins && their_replication <= Replication::Established;
         let pd = &mut self.node.connections[i].peer_devices[d];
-        pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
+        pd.link.compared.undecided = undecided && !first && (occasion.is_some() || pd.link.compared.undecided);
         if !first {
             self.help_peer_decide(i, d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
         }
@@ -385,7 +375,7 @@ impl Resource {
     /// and C it has what was acknowledged here, and is followed.
     fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let own = self.node.devices[d].uuids(i).current;
-        let flags = self.node.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(own));
+        let flags = self.node.connections[i].peer_devices[d].link.told.uuids.filter(|u| u.current.same(own));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
         let secondaries = !self.node.state.is_primary() && theirs.role == Role::Secondary;
         if self.node.devices[d].crashed_primary && survived && secondaries {
@@ -419,8 +409,8 @@ impl Resource {
             peer_replication: theirs,
             disk: self.node.state.disk(d),
             peer_disk,
-            consider_resync: std::mem::take(&mut pd.consider_resync),
-            compared: pd.compared,
+            consider_resync: std::mem::take(&mut pd.link.compared.again),
+            compared: pd.link.compared.done,
         })
     }
 
@@ -451,13 +441,13 @@ impl Resource {
         peer_disk: DiskState,
         change: &mut Change,
     ) -> Option<Replication> {
-        let theirs_uuids = self.node.connections[i].peer_devices[d].uuids?;
+        let theirs_uuids = self.node.connections[i].peer_devices[d].link.told.uuids?;
         let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
         let c = &self.node.connections[i];
         let dev = &self.node.devices[d];
         let own = self.node.state.disk(d);
         let my_disk = if own == DiskState::Negotiating { dev.attach_state } else { own };
-        let told = c.peer_devices[d].changes_told;
+        let told = c.peer_devices[d].link.told.changes_told;
         let input = handshake84::Input {
             comparison,
             occasion,
@@ -488,7 +478,7 @@ impl Resource {
                 && (c.cfg.protocol != crate::Protocol::A || c.discard_my_data),
         };
         let mut outcome = handshake84::decide(&input);
-        let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
+        let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain(_));
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });
         if lost && occasion == Occasion::Connect && self.node.devices[d].bits_left(i) > told {
             // Users went on writing while the nodes decided by what they had told each other.
@@ -513,7 +503,7 @@ impl Resource {
             self.out.note(Severity::Warning, Some(d), Some(i), "discard-my-data-overridden", text);
         }
         for handler in &outcome.handlers {
-            self.out.handler(handler.name(), Some(d), Some(i));
+            self.out.handler(*handler, Some(d), Some(i));
         }
         if self.may_lack_acknowledged(i, d, outcome.decision, occasion, peer_disk) {
             self.new_generation(d);
@@ -522,12 +512,12 @@ impl Resource {
             self.out.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
             return None;
         }
-        self.node.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
+        self.node.connections[i].peer_devices[d].link.compared.done = outcome.decision != Decision::TreatPeerAsDiskless;
         let own = handshake84::generations_after(&comparison, self.node.devices[d].uuids(i), occasion, &outcome);
         if own != self.node.devices[d].uuids(i) {
             self.put_uuids(i, d, &own);
         }
-        if let Some(u) = &mut self.node.connections[i].peer_devices[d].uuids {
+        if let Some(u) = &mut self.node.connections[i].peer_devices[d].link.told.uuids {
             (u.current, u.bitmap, u.history) =
                 (comparison.peer.current, comparison.peer.bitmap, comparison.peer.history);
         }
@@ -658,7 +648,7 @@ impl Node {
         let (dev, c) = (&self.devices[d], &self.connections[i]);
         let pd = &c.peer_devices[d];
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
-        let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
+        let attaching = pd.link.told.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
         handshake84::on_uuids(&handshake84::UuidsReceived {
             role: self.state.role,
             disk: self.state.disk(d),
@@ -668,7 +658,7 @@ impl Node {
             own_current: self.devices[d].uuids(i).current,
             exposed: dev.exposed,
             peer_current: packet.current,
-            peer_outrun: dev.peer_outrun,
+            peer_outrun: dev.peers_disk == PeersDisk::Stale,
             skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
         })
     }
@@ -676,8 +666,12 @@ impl Node {
     /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
     /// own disk was still there, and did not matter to them.
     pub(crate) fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
-        let uuids =
-            self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
+        let uuids = self.connections[i].peer_devices[d]
+            .link
+            .told
+            .uuids
+            .as_ref()
+            .filter(|_| theirs.disk >= DiskState::Negotiating);
         let (verdict, reason) = self.judge_uuids(i, d, uuids?);
         (verdict == UuidsVerdict::Disconnect).then_some(reason)
     }
@@ -686,7 +680,7 @@ impl Node {
     /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it
     /// has begun a generation, and there is a resync.
     fn lacks_peers_writes(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let refused = self.connections[i].peer_devices[d].refused_writes;
+        let refused = self.connections[i].peer_devices[d].link.io.refused_writes;
         self.state.disk(d) == DiskState::Negotiating && theirs.role == Role::Primary && refused
     }
 
@@ -694,7 +688,7 @@ impl Node {
     /// because the disk had gone.
     fn peer_uuids_known(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
-        pd.uuids.is_some() && !(pd.uuids_stale && self.state.disk(d) == DiskState::Negotiating)
+        pd.link.told.uuids.is_some() && !(pd.link.told.uuids_stale && self.state.disk(d) == DiskState::Negotiating)
     }
 
     fn compare_generations(&self, i: NodeId, d: VolumeNr, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
@@ -718,7 +712,8 @@ impl Node {
         if self.connections.members().len() < 2 {
             return comparison;
         }
-        comparison.beside_third_nodes([c.peer_devices[d].changes_told, theirs.dirty_bits].map(|bits| bits > 0))
+        comparison
+            .beside_third_nodes([c.peer_devices[d].link.told.changes_told, theirs.dirty_bits].map(|bits| bits > 0))
     }
 }
 

@@ -10,11 +10,11 @@ pub(crate) mod chores;
 
 use crate::Resource;
 use crate::api::Effect;
-use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::housekeeping::chores::{Chore, Chores};
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
 use meta::DeviceFlags;
 use units::{Instant, NodeId, VolumeNr};
 

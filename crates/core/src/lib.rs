@@ -27,9 +27,7 @@
 //!     name: "r0".to_owned(),
 //!     node,
 //!     on_no_data: OnNoData::IoError,
-//!     fence_handler: false,
-//!     before_resync_target: false,
-//!     before_resync_source: false,
+//!     handlers: Vec::new(),
 //!     volumes: vec![VolumeConfig { volume, disk: Some(DiskConfig::default()) }],
 //!     connections: vec![ConnectionConfig::new(peer, "bravo", (address(7788), address(7789)))],
 //! };
@@ -97,6 +95,7 @@ mod node;
 mod notice;
 mod op;
 mod outbox;
+mod peer_device;
 mod peer_epochs;
 mod peer_read;
 mod peer_write;

@@ -132,11 +132,7 @@ impl Resource {
         for d in self.node.devices.ids() {
             self.abandon_resync(i, d);
             let pd = &mut self.node.connections[i].peer_devices[d];
-            pd.uuids = None;
-            pd.sizes = None;
-            pd.answers_may_come = false;
-            pd.refused_writes = false;
-            pd.forget_resync_to_come();
+            pd.end_link();
             self.write_bitmap(d);
         }
         self.drop_peer_work(i);

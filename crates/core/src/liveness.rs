@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::api::{ConnectionState, ConnectionState as Lost, Effect, LinkDown, Severity};
 use crate::connection::{Connection, Phase};
+use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
@@ -96,7 +97,7 @@ impl Resource {
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
                 self.node.connections[i].fencing = Some(self.node.connections[i].session);
-                self.out.handler("fence-peer", None, Some(i));
+                self.out.handler(Handler::FencePeer, None, Some(i));
                 None
             }
             fencing::Call::Fenced(reason) => {
@@ -260,7 +261,7 @@ impl Node {
             policy: self.fencing_policy(),
             connected: self.state.is_connected(i),
             best_disk: self.state.volumes.values().map(|v| v.disk).max().unwrap_or(DiskState::Diskless),
-            handler: self.cfg.fence_handler,
+            handler: self.cfg.handlers.contains(&Handler::FencePeer),
         }
     }
 
@@ -277,7 +278,7 @@ impl Node {
 
     /// Until when a peer that has refused a write must have said what its disk is worth.
     pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
-        let since = self.connections[i].peer_devices.values().filter_map(|p| p.refuses).min()?;
+        let since = self.connections[i].peer_devices.values().filter_map(|p| p.link.io.refuses).min()?;
         Some(since + self.connections[i].patience_with_answers())
     }
 }

@@ -1,8 +1,8 @@
 //! The bits of a peer: which blocks may differ from its copy.
 
 use crate::Resource;
-use crate::connection::Keeps;
 use crate::device::Device;
+use crate::peer_device::Keeps;
 use units::{NodeId, SectorRange, VolumeNr};
 
 impl Resource {
@@ -22,9 +22,9 @@ impl Resource {
     pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
         let n = self.node.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
         self.out.status_changed |= n > 0;
-        if n > 0 && self.node.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+        if n > 0 && self.node.connections[i].peer_devices[d].lasting.keeps == Keeps::Unheard {
             // The peer will not have meant this.
-            self.node.connections[i].peer_devices[d].keeps = Keeps::Doubted;
+            self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Doubted;
         }
         n
     }

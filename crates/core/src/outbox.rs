@@ -4,6 +4,7 @@
 //! does chores.
 
 use crate::api::{ConnectionState as Lost, Effect, HandlerCall, Notice, Segments};
+use crate::decide::Handler;
 use crate::housekeeping::chores::Chores;
 use crate::link_end::endings::{Ending, Endings, LinkEnd};
 use crate::notice::{Event, Severity};
@@ -56,7 +57,7 @@ impl Outbox {
     }
 
     /// Has a handler called; returns the number that its end will have.
-    pub(crate) fn handler(&mut self, event: &'static str, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
+    pub(crate) fn handler(&mut self, event: Handler, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
         self.next_handler += 1;
         let call = HandlerCall { event, volume: d, peer: i };
         self.handlers.insert(self.next_handler, call.clone());

@@ -50,7 +50,7 @@ impl Resource {
                     digest: wire::Digest::EMPTY,
                     size: range.len(),
                 };
-                self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
+                self.node.connections[i].peer_devices[d].link.io.sent_bytes += range.len().0;
                 self.send_data(i, d, Packet::DataReply(reply), data.clone());
                 self.out.release(data);
             }

@@ -54,7 +54,7 @@ impl Resource {
         self.node.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.node.connections[i].epochs.join(told);
-        self.node.connections[i].peer_devices[d].received_bytes += data.len();
+        self.node.connections[i].peer_devices[d].link.io.received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.out.release(data);
             self.send_ack(i, d, answer, range, block_id);
@@ -97,7 +97,7 @@ impl Resource {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.overtake_answers(i, d, range);
         self.node.devices[d].peer_writing.insert(range, write.interval, ());
-        self.node.connections[i].peer_devices[d].unacked += 1;
+        self.node.connections[i].peer_devices[d].link.io.unacked += 1;
         self.node.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.node.connections[i].speaks9() && !range.is_empty();
@@ -160,7 +160,7 @@ impl Resource {
             self.lacks_peers_write(d);
         }
         if here {
-            self.node.connections[i].peer_devices[d].unacked -= 1;
+            self.node.connections[i].peer_devices[d].link.io.unacked -= 1;
             if result.is_ok() && w.told == Told::ReceivedWhenWritten {
                 self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
             }
@@ -180,7 +180,7 @@ impl Resource {
         let c = &mut self.node.connections[i];
         c.epochs.link_lost();
         for pd in c.peer_devices.values_mut() {
-            pd.unacked = 0;
+            pd.link.io.unacked = 0;
         }
     }
 

@@ -104,7 +104,7 @@ impl Resource {
 impl Node {
     /// A write of the peer has come.
     pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
-        let writes = &mut self.connections[i].peer_devices[d].peer_writes;
+        let writes = &mut self.connections[i].peer_devices[d].link.io.peer_writes;
         *writes = writes.wrapping_add(1);
         self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
     }
@@ -114,7 +114,7 @@ impl Node {
     /// The peer's write that its answer `seq` (P_RETRY_WRITE) is about: of its numbers up to this one, all that were no
     /// answer's were a write's.
     pub(crate) fn writes_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> Behind {
-        Behind::Writes { peer: i, count: seq.wrapping_sub(self.connections[i].peer_devices[d].peer_answers) }
+        Behind::Writes { peer: i, count: seq.wrapping_sub(self.connections[i].peer_devices[d].link.io.peer_answers) }
     }
 
     /// Is something still to come before a write that is done again? What it gave way to may be on its way, behind much
@@ -122,7 +122,7 @@ impl Node {
     pub(crate) fn is_to_come(&self, d: VolumeNr, write: &NewWrite) -> bool {
         let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
         let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
-        let to_come = pd.is_some_and(|pd| is_after(count, pd.peer_writes));
+        let to_come = pd.is_some_and(|pd| is_after(count, pd.link.io.peer_writes));
         if to_come {
             hit("conflicts", || "waits: what it gave way to".to_owned());
         }

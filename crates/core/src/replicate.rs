@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
 use crate::decide::state::Replication;
-use crate::device::Device;
+use crate::device::{Device, PeersDisk};
 use crate::latency::Stage;
 use crate::node::Node;
 use crate::repetition::place::Behind;
@@ -75,10 +75,10 @@ impl Resource {
             Protocol::B | Protocol::C => Wanted::Ack,
         };
         let pd = &mut c.peer_devices[d];
-        let seq = pd.next_seq();
-        pd.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };
-        pd.sectors_in_flight += congestion_weight(kind, range);
-        pd.pending += u32::from(wanted != Wanted::Nothing);
+        let seq = pd.link.io.next_seq();
+        pd.link.io.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };
+        pd.link.io.sectors_in_flight += congestion_weight(kind, range);
+        pd.link.io.pending += u32::from(wanted != Wanted::Nothing);
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             w.legs.sent(i, wanted);
         }
@@ -157,7 +157,7 @@ impl Resource {
         if late {
             self.node.devices[d].clear_out_of_sync(i, range);
         }
-        self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
+        self.node.connections[i].peer_devices[d].link.io.pending -= u32::from(ends_wait);
         self.try_finish(key);
     }
 
@@ -223,11 +223,11 @@ impl Resource {
             return self.out.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
         if self.is_to_say_why(i, d, key) {
-            self.node.connections[i].peer_devices[d].refuses.get_or_insert(self.node.now);
+            self.node.connections[i].peer_devices[d].link.io.refuses.get_or_insert(self.node.now);
         }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             let ends_wait = w.legs.refused(i);
-            self.node.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
+            self.node.connections[i].peer_devices[d].link.io.pending -= u32::from(ends_wait);
         }
         self.try_finish(key);
     }
@@ -260,7 +260,7 @@ impl Resource {
         if good && self.node.state.replicates(i, d) {
             return;
         }
-        if self.node.connections[i].peer_devices[d].refuses.take().is_some() {
+        if self.node.connections[i].peer_devices[d].link.io.refuses.take().is_some() {
             self.finish_held();
         }
     }
@@ -295,7 +295,10 @@ impl Resource {
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
     fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
         self.node.note_missing_on_peer(d, completed);
-        self.node.devices[d].peer_refused |= self.node.state.disk(d) == wire::DiskState::UpToDate;
+        let peers = &mut self.node.devices[d].peers_disk;
+        if self.node.state.disk(d) == wire::DiskState::UpToDate && *peers == PeersDisk::Current {
+            *peers = PeersDisk::Refused;
+        }
     }
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
@@ -323,7 +326,7 @@ impl Resource {
             w.repeat(behind);
         }
         hit("conflicts", || "lost: repeated".to_owned());
-        self.node.connections[i].peer_devices[d].pending -= 1;
+        self.node.connections[i].peer_devices[d].link.io.pending -= 1;
         self.try_finish(key);
     }
 
@@ -348,8 +351,8 @@ impl Resource {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
                 let ends_wait = w.legs.confirmed(i, w.submitted.sole);
                 let pd = &mut self.node.connections[i].peer_devices[d];
-                pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
-                pd.pending -= u32::from(ends_wait);
+                pd.link.io.sectors_in_flight = pd.link.io.sectors_in_flight.saturating_sub(weight);
+                pd.link.io.pending -= u32::from(ends_wait);
                 self.node.note_drained(i, d);
                 self.try_finish(key);
             }
@@ -361,7 +364,7 @@ impl Resource {
 
     pub(crate) fn send_read_request(&mut self, i: NodeId, d: VolumeNr, key: u64, range: SectorRange) {
         self.enter_epoch(i, self.epoch.number());
-        self.node.connections[i].peer_devices[d].pending += 1;
+        self.node.connections[i].peer_devices[d].link.io.pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
         self.send(i, Socket::Data, d, Packet::DataRequest(request));
     }
@@ -380,8 +383,8 @@ impl Resource {
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
         let pd = &mut self.node.connections[i].peer_devices[d];
-        pd.pending -= 1;
-        pd.received_bytes += r.range.len().0;
+        pd.link.io.pending -= 1;
+        pd.link.io.received_bytes += r.range.len().0;
         self.out.emit(Effect::Deliver { from: data, to: r.data });
         self.end_read(d, r.tag, (r.came, r.started), Stage::ReadPeer);
     }
@@ -393,7 +396,7 @@ impl Resource {
             return self.unknown_answer(i, ack);
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
-        self.node.connections[i].peer_devices[d].pending -= 1;
+        self.node.connections[i].peer_devices[d].link.io.pending -= 1;
         let mut tried = Tried { times: r.tried.times + 1, ..r.tried };
         tried.refused.insert(i);
         self.retry_read(tried, r);
@@ -409,9 +412,9 @@ impl Resource {
         self.node.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
         let log = self.node.connections[i].log.link_lost();
         for pd in self.node.connections[i].peer_devices.values_mut() {
-            pd.pending = 0;
-            pd.sectors_in_flight = 0;
-            pd.caught_up = None;
+            pd.link.io.pending = 0;
+            pd.link.io.sectors_in_flight = 0;
+            pd.link.io.caught_up = None;
         }
         for sent in log {
             let Some(Request::Write(w)) = self.requests.get(sent.request) else { continue };
@@ -454,7 +457,7 @@ impl Resource {
         let accounted = w.legs.lost(i);
         let (d, range) = (w.device, w.range);
         // Where no generation begins for it, as I/O was frozen, nothing but the marks tells of it.
-        self.node.connections[i].peer_devices[d].write_failed |= !w.is_open();
+        self.node.connections[i].peer_devices[d].lasting.write_failed |= !w.is_open();
         if !accounted {
             self.mark_out_of_sync(i, d, range);
         }
@@ -484,7 +487,9 @@ impl Node {
     /// not there any more, users have seen more than any copy within reach has.
     fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
         let bad = self.state.disk(d) < wire::DiskState::UpToDate;
-        self.devices[d].peer_outrun |= completed && bad;
+        if completed && bad {
+            self.devices[d].peers_disk = PeersDisk::Stale;
+        }
     }
 
     /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
@@ -493,8 +498,12 @@ impl Node {
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
         let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
         let dev = &mut self.devices[d];
-        let refused = std::mem::take(&mut dev.peer_refused);
-        dev.peer_outrun |= marked && (refused || alone);
+        let refused = dev.peers_disk == PeersDisk::Refused;
+        if marked && (refused || alone) {
+            dev.peers_disk = PeersDisk::Stale;
+        } else if refused {
+            dev.peers_disk = PeersDisk::Current;
+        }
     }
 }
 
@@ -502,7 +511,7 @@ impl Node {
     /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
     /// crash of both: it waits for the peer's word, with which another one begins.
     pub(crate) fn awaits_why_refused(&self, d: VolumeNr) -> bool {
-        self.connections.values().any(|c| c.peer_devices[d].refuses.is_some())
+        self.connections.values().any(|c| c.peer_devices[d].link.io.refuses.is_some())
     }
 }
 

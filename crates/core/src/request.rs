@@ -371,7 +371,7 @@ impl Resource {
         };
         let elsewhere = result.is_ok() && local != Local::Ok;
         if result.is_err() {
-            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].write_failed = true);
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].lasting.write_failed = true);
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);

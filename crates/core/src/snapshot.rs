@@ -122,10 +122,10 @@ impl Node {
             sync_slowed: self.slowed_by(i, d).filter(|_| syncing),
             sync_marks: progress.marks.map(|(time, bits)| (time, bytes_of_bits(bits))),
             verify: self.connections[i].peer_devices[d].verify_position(),
-            sent: ByteLen(pd.sent_bytes),
-            received: ByteLen(pd.received_bytes),
-            pending: pd.pending,
-            unacked: pd.unacked,
+            sent: ByteLen(pd.link.io.sent_bytes),
+            received: ByteLen(pd.link.io.received_bytes),
+            pending: pd.link.io.pending,
+            unacked: pd.link.io.unacked,
         }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod to_settle;
 
 use crate::api::{Event, Severity, SuspendReasons};
 use crate::config::{Fencing, OnIoError};
-use crate::connection::{Connection, PeersBitmap, Phase};
+use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Effect as E;
 use crate::decide::state::{Replication, State};
@@ -130,7 +130,7 @@ impl Resource {
             && old.peer_disk >= DiskState::Negotiating
         {
             // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
-            self.node.connections[i].peer_devices[d].compared = false;
+            self.node.connections[i].peer_devices[d].link.compared.done = false;
         }
         if first {
             self.users_see_another_copy(d, old, new);
@@ -143,7 +143,7 @@ impl Resource {
             && new.peer_disk == DiskState::UpToDate
             && rises
         {
-            self.node.connections[i].peer_devices[d].consider_resync = true;
+            self.node.connections[i].peer_devices[d].link.compared.again = true;
         }
         let writes_here = new.is_together() && new.peer == Role::Primary;
         if !writes_here || new.peer_disk >= DiskState::Inconsistent || new.disk != DiskState::UpToDate {
@@ -181,7 +181,7 @@ impl Resource {
         let rises = old.role != Role::Primary && new.role == Role::Primary;
         if rises {
             // Its users begin with what there is.
-            self.node.devices[d].peer_outrun = false;
+            self.node.devices[d].peers_disk.follow_users();
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
             self.node.note_disk_lost(d, !self.node.state.replicates_anywhere(d));
@@ -222,13 +222,13 @@ impl Resource {
                     self.node.devices[d].exposed = b.md.current;
                     self.node.devices[d].outrun = false;
                     self.node.devices[d].lacks_peers_write = false;
-                    self.node.devices[d].peer_outrun = false;
+                    self.node.devices[d].peers_disk.follow_users();
                 }
             }
             (E::ClearCrashedPrimary, _) if self.has_writes_for_others(d) => {}
             (E::ClearCrashedPrimary, _) => self.node.devices[d].crashed_primary = false,
             (E::Call(handler), _) => {
-                self.out.handler(handler.name(), Some(d), None);
+                self.out.handler(handler, Some(d), None);
             }
             (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|i| self.restart_frozen(i)),
             (E::LiftNoData, _) => self.lift(Set::FrozenWithoutData(false)),
@@ -279,8 +279,8 @@ impl Resource {
             if was.is_target() {
                 let pd = &mut self.node.connections[i].peer_devices[d];
                 pd.resync.ended = Some(self.node.now);
-                pd.forget_source();
-                self.out.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
+                pd.link.told.forget_source();
+                self.out.handler(Handler::AfterResyncTarget, Some(d), Some(i));
             }
         }
         if was.is_verifying() && !is.is_verifying() {
@@ -297,7 +297,7 @@ impl Resource {
         self.node.consider_repair(i, d, old, new);
         if !was.is_syncing() && is.is_syncing() {
             // It brings what was refused, and until its end the target is no good copy.
-            self.node.devices[d].peer_refused = false;
+            self.node.devices[d].peers_disk.gets_what_it_refused();
             self.start_resync(i, d);
             self.node.connections[i].peer_devices[d].resync.known = was == Replication::WFBitMapS;
             self.resync_began(i, d, is.is_source());
@@ -306,17 +306,16 @@ impl Resource {
         let wants_bitmap = is == Replication::WFBitMapT && was != Replication::WFBitMapT;
         if wants_bitmap {
             // The source says the generation when it has our bitmap.
-            pd.early_sync_uuid = None;
-            pd.says = Replication::WFBitMapS;
+            pd.link.exchange.take_early_sync_uuid();
+            pd.link.told.says = Replication::WFBitMapS;
         }
-        if wants_bitmap && matches!(pd.peers_bitmap, PeersBitmap::Early) {
-            pd.peers_bitmap = PeersBitmap::Awaited;
+        if wants_bitmap && pd.link.exchange.take_early_bitmap() {
             self.bitmap_complete(i, d);
         }
         let pd = &mut self.node.connections[i].peer_devices[d];
         pd.before_resync.follow(is);
         if is == Replication::WFSyncUUID
-            && let Some(generation) = pd.early_sync_uuid.take()
+            && let Some(generation) = pd.link.exchange.take_early_sync_uuid()
         {
             self.sync_uuid_received(i, d, generation);
         }
@@ -342,7 +341,7 @@ impl Node {
     /// begins for a Primary without a disk may never be heard of.
     fn expose_peers(&mut self, d: VolumeNr) {
         let serving = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
-        let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].uuids).map(|u| u.current);
+        let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids).map(|u| u.current);
         let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
         if let Some(current) = theirs.filter(|g| !fresh(g)) {
             self.devices[d].exposed = current;
@@ -413,7 +412,7 @@ impl Node {
         let replication = self.state.replication(i, d);
         PairFacts {
             // Its bitmap says that it has decided, too.
-            undecided: c.peer_devices[d].undecided
+            undecided: c.peer_devices[d].link.compared.undecided
                 && matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT),
             outdated_at_attach: md.is_some_and(|md| md.peer(i).flags.contains(meta::PeerFlags::OUTDATED)),
             bitmap_uuid_zero: md.is_none() || self.devices[d].uuids(i).bitmap.is_none(),

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use units::{ByteLen, NodeId, VolumeNr};
+use urbd_core::decide::Handler;
 use urbd_core::{
     ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, Policies, Protocol, ResourceConfig,
     ResyncConfig, ResyncController, RrConflict, VolumeConfig,
@@ -72,6 +73,7 @@ impl Setup {
             let usable = checked.and(check_algorithms(peer)).and(version.map(drop)).and(addresses.map(drop));
             unusable.extend(usable.err().map(|why| (peer.peer_node_id, why)));
         }
+        let configured = |handler: &Handler| local.handlers.command(handler.name()).is_some();
         let core = ResourceConfig {
             name: local.name.clone(),
             node: local.node_id,
@@ -79,9 +81,7 @@ impl Setup {
                 config::OnNoData::IoError => OnNoData::IoError,
                 config::OnNoData::SuspendIo => OnNoData::SuspendIo,
             },
-            fence_handler: local.handlers.command("fence-peer").is_some(),
-            before_resync_target: local.handlers.command("before-resync-target").is_some(),
-            before_resync_source: local.handlers.command("before-resync-source").is_some(),
+            handlers: Handler::WAITED_FOR.into_iter().filter(configured).collect(),
             volumes,
             connections,
         };

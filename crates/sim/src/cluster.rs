@@ -16,6 +16,7 @@ use crate::trace::Trace;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use units::{ByteLen, Duration, Instant, Rng, SectorRange, VolumeNr};
+use urbd_core::decide::Handler;
 use urbd_core::{
     BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
     OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
@@ -563,11 +564,17 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         name: "r0".to_owned(),
         node: node_id(n),
         on_no_data: setup.on_no_data,
-        fence_handler: setup.fencing != urbd_core::Fencing::DontCare,
-        before_resync_target: !setup.before_target.is_empty() || setup.extras.slow_resyncs,
-        before_resync_source: !setup.before_source.is_empty() || setup.extras.slow_resyncs,
+        handlers: Handler::WAITED_FOR.into_iter().filter(|handler| is_configured(setup, *handler)).collect(),
         volumes,
         connections: others(n, setup.nodes()).map(|peer| connection(setup, n, peer)).collect(),
+    }
+}
+
+fn is_configured(setup: &Setup, handler: Handler) -> bool {
+    match handler {
+        Handler::FencePeer => setup.fencing != urbd_core::Fencing::DontCare,
+        Handler::BeforeResyncTarget => !setup.before_target.is_empty() || setup.extras.slow_resyncs,
+        _ => !setup.before_source.is_empty() || setup.extras.slow_resyncs,
     }
 }
 

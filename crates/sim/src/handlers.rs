@@ -7,6 +7,7 @@ use crate::cluster::{Cluster, Event, Input, configuration};
 use crate::plan::Step;
 use std::collections::{BTreeMap, BTreeSet};
 use units::Duration;
+use urbd_core::decide::Handler;
 use urbd_core::{Command, HandlerCall};
 use wire::{DiskState, Role};
 
@@ -67,10 +68,10 @@ impl Cluster {
                 let ends = Event::Input(n, self.nodes[n].life, Input::Handler(id, status));
                 return self.at(self.now + takes, ends);
             }
-            let status = if call.event == "fence-peer" { self.setup.fence_exit } else { 0 };
+            let status = if call.event == Handler::FencePeer { self.setup.fence_exit } else { 0 };
             return self.input(n, Duration::from_millis(50), Input::Handler(id, status));
         }
-        if call.event == "unfence-peer" && self.only == Some(n) {
+        if call.event == Handler::UnfencePeer && self.only == Some(n) {
             self.only = None;
         }
         let life = self.nodes[n].life;
@@ -82,7 +83,7 @@ impl Cluster {
             self.handlers.hung.insert((n, id));
             return;
         }
-        if call.event != "fence-peer" {
+        if call.event != Handler::FencePeer {
             let status = if mended { 0 } else { [0, 0, 1, 127, 255][self.rng.below(5) as usize] };
             return self.at(ends, Event::Input(n, life, Input::Handler(id, status)));
         }
@@ -96,19 +97,14 @@ impl Cluster {
     }
 
     fn resyncs_wait_for(&self, call: &HandlerCall) -> bool {
-        let cfg = configuration(&self.setup, 0);
-        match call.event {
-            "before-resync-target" => cfg.before_resync_target,
-            "before-resync-source" => cfg.before_resync_source,
-            _ => false,
-        }
+        call.event != Handler::FencePeer && configuration(&self.setup, 0).handlers.contains(&call.event)
     }
 
     /// How the next call of a handler ends that the plan has something to say about.
     fn next_end(&mut self, call: &HandlerCall) -> Option<(i32, Duration)> {
         let ends = match call.event {
-            "before-resync-target" => &mut self.setup.before_target,
-            "before-resync-source" => &mut self.setup.before_source,
+            Handler::BeforeResyncTarget => &mut self.setup.before_target,
+            Handler::BeforeResyncSource => &mut self.setup.before_source,
             _ => return None,
         };
         if ends.len() > 1 { Some(ends.remove(0)) } else { ends.first().copied() }

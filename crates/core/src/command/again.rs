@@ -209,15 +209,16 @@ impl Node {
     fn peer_follows(&self, i: NodeId, d: VolumeNr) -> bool {
         let Some(own) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return true };
         let pd = &self.connections[i].peer_devices[d];
-        let of84 = pd.uuids.iter().flat_map(|told| told.history.into_iter().chain([told.current, told.bitmap]));
-        let of9 = pd.uuids110.iter().flat_map(|told| told.history.iter().chain(&told.bitmaps).copied());
+        let of84 =
+            pd.link.told.uuids.iter().flat_map(|told| told.history.into_iter().chain([told.current, told.bitmap]));
+        let of9 = pd.link.told.uuids110.iter().flat_map(|told| told.history.iter().chain(&told.bitmaps).copied());
         own.same(Generation::JUST_CREATED) || of84.chain(of9).any(|generation| generation.same(own))
     }
 
     /// Does the peer have this node's generation? Then nobody has gone on alone: what a crash has left different is
     /// copied from who has not crashed, as 9's dialect does it (5.8, A10), and what waits here is written again.
     fn peer_has_generation(&self, i: NodeId, d: VolumeNr, found: Found) -> bool {
-        let theirs = self.connections[i].peer_devices[d].uuids.map(|told| told.current);
+        let theirs = self.connections[i].peer_devices[d].link.told.uuids.map(|told| told.current);
         let own = self.devices[d].backing.as_ref().map(|b| b.md.current).or(found.generation);
         own.zip(theirs).is_some_and(|(own, theirs)| own.same(theirs))
     }

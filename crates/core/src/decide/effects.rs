@@ -1,6 +1,6 @@
 //! What a state change brings with it, in order (`docs/spec/connection-and-state.md` 2.8, "Deferred effects").
 
-use super::state::{Paused, Replication as R, State};
+use super::state::{PairState, Paused, PeerState, Replication as R, State};
 use super::{DiskState as D, Handler, Role};
 use crate::decide::view::{Facts, PairFacts, View, VolumeFacts, lacks_data, towards};
 use crate::rows::hit;
@@ -63,22 +63,17 @@ pub struct Caused {
 }
 
 /// Facts about a volume and a peer, out of the state and what else is known.
-struct About {
+struct About<'a> {
+    /// All of the new state, and the peer in it.
+    state: &'a State,
+    peer: Option<&'a PeerState>,
     old: View,
     new: View,
     protocol: u32,
     own: VolumeFacts,
     pair: Option<PairFacts>,
-    /// All volumes are connected to the peer.
-    all_connected: bool,
-    /// The disks of all volumes on the peer are Outdated or worse.
-    all_outdated: bool,
-    all_disks_good: bool,
-    /// I/O is frozen until this peer is fenced.
-    unfenced: bool,
     /// This node is Primary without an UpToDate disk within reach of some volume.
     lacks_data: (bool, bool),
-    any_lacks_data: bool,
     out: Vec<Effect>,
 }
 
@@ -130,24 +125,25 @@ impl Effect {
     }
 }
 
-impl About {
-    fn of(old: &State, new: &State, facts: &Facts, (peer, volume): (Option<NodeId>, VolumeNr)) -> About {
+impl<'a> About<'a> {
+    fn of(old: &State, new: &'a State, facts: &Facts, (peer, volume): (Option<NodeId>, VolumeNr)) -> About<'a> {
         let known = peer.and_then(|peer| facts.peers.get(peer));
-        let now = peer.and_then(|peer| new.peers.get(peer));
         About {
+            state: new,
+            peer: peer.and_then(|peer| new.peers.get(peer)),
             old: View::of(old, peer, volume),
             new: View::of(new, peer, volume),
             protocol: known.map_or(101, |p| p.protocol),
             own: facts.volumes[volume],
             pair: known.map(|p| p.volumes[volume]),
-            all_connected: now.is_some_and(|p| p.volumes.values().all(|pair| pair.replication >= R::Established)),
-            all_outdated: now.is_some_and(|p| p.volumes.values().all(|pair| pair.disk <= D::Outdated)),
-            unfenced: now.is_some_and(|p| p.unfenced),
-            all_disks_good: new.volumes.values().all(|v| v.disk == D::UpToDate),
             lacks_data: (lacks_data(old, volume), lacks_data(new, volume)),
-            any_lacks_data: new.volumes.ids().any(|v| lacks_data(new, v)),
             out: Vec::new(),
         }
+    }
+
+    /// Is I/O frozen until the peer is fenced, and does this hold for its part in every volume?
+    fn is_unfenced_and_all(&self, hold: impl Fn(&PairState) -> bool) -> bool {
+        self.peer.is_some_and(|peer| peer.unfenced && peer.volumes.values().all(hold))
     }
 
     fn effects(mut self) -> Vec<Effect> {
@@ -177,16 +173,16 @@ impl About {
             self.out.push(Effect::DropPendingGeneration);
         }
         if new.frozen.no_data {
-            if came_back && !self.any_lacks_data {
+            if came_back && !self.state.volumes.ids().any(|v| lacks_data(self.state, v)) {
                 self.out.extend([Effect::ResendRequests, Effect::LiftNoData]);
-            } else if attached(&old, &new) && self.all_disks_good {
+            } else if attached(&old, &new) && self.state.volumes.values().all(|v| v.disk == D::UpToDate) {
                 self.out.extend([Effect::RestartLocalIo, Effect::LiftNoData]);
             } else if new.role == Role::Secondary && old.role == Role::Primary {
                 // Nobody waits for data here any more; what does is failed.
                 self.out.push(Effect::LiftNoData);
             }
         }
-        if self.unfenced && came_back && self.all_connected {
+        if came_back && self.is_unfenced_and_all(|pair| pair.replication >= R::Established) {
             // Who is to become a target does not get what is written from now on before that begins: the copies part.
             let parts = new.replication == R::WFBitMapS;
             if !parts {
@@ -321,7 +317,7 @@ impl About {
 
     fn connection(&mut self) {
         let new = self.new;
-        if self.unfenced && !new.is_together() && self.all_outdated {
+        if !new.is_together() && self.is_unfenced_and_all(|pair| pair.disk <= D::Outdated) {
             let generation = Effect::CreatePendingGeneration;
             self.out.extend([generation, Effect::CompleteWithoutPeer, Effect::LiftFencing]);
         }

@@ -3,7 +3,7 @@
 macro_rules! handlers {
     ($($variant:ident $name:literal)*) => {
         /// A handler's event.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Handler {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
         }
@@ -33,7 +33,23 @@ handlers! {
     OutOfSync "out-of-sync"
 }
 
+impl std::fmt::Display for Handler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// As its name, in quotes.
+impl std::fmt::Debug for Handler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.name().fmt(f)
+    }
+}
+
 impl Handler {
+    /// Those that the core waits for, if a program is configured for them: what they say decides how it goes on.
+    pub const WAITED_FOR: [Handler; 3] = [Handler::FencePeer, Handler::BeforeResyncTarget, Handler::BeforeResyncSource];
+
     /// Must the connection be dropped because of this exit code? Only the before-resync handlers can say so.
     #[must_use]
     pub const fn drops_connection(self, exit_code: i32) -> bool {

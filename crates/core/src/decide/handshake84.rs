@@ -5,6 +5,7 @@ use super::split_brain::{self, Loser, Policies, Resolution, RrConflict, Side};
 use super::state::Replication;
 use super::uuid84::{Comparison, UuidSet, Verdict};
 use super::{DiskState, Reason, Role};
+use crate::decide::uuid84::Ancestor;
 use std::fmt;
 use units::Generation;
 
@@ -206,7 +207,7 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         }
         Verdict::Source { full } => Ok(Decision::Source { full }),
         Verdict::Target { full } => Ok(Decision::Target { full }),
-        Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
+        Verdict::SplitBrain(ancestor) => split_brain(input, ancestor, out),
         // It corrects its generations by what it has compared (rule 34), and only then tells who attaches of them. By
         // these there is nothing to do, but it is the source by now, and this disk lacks what it has written since.
         _ if input.occasion == Occasion::OwnAttach && input.peer_is_source => {
@@ -256,7 +257,7 @@ fn a_primary_attaches(input: &Input) -> bool {
 fn by_disk(input: &Input, verdict: Verdict) -> Option<Decision> {
     let full = matches!(
         verdict,
-        Verdict::SplitBrain { bitmap_usable: false, .. }
+        Verdict::SplitBrain(Ancestor::InHistory | Ancestor::Unknown)
             | Verdict::Source { full: true }
             | Verdict::Target { full: true }
     );
@@ -276,12 +277,7 @@ fn same_direction(verdict: Verdict, decision: Decision) -> bool {
 }
 
 /// Steps 3 to 6.
-fn split_brain(
-    input: &Input,
-    bitmap_usable: bool,
-    ancestor_known: bool,
-    out: &mut Outcome,
-) -> Result<Decision, Refusal> {
+fn split_brain(input: &Input, ancestor: Ancestor, out: &mut Outcome) -> Result<Decision, Refusal> {
     out.handlers.push(Handler::InitialSplitBrain);
     let mut loser = None;
     let mut stuck = false;
@@ -290,7 +286,7 @@ fn split_brain(
         out.handlers.push(Handler::SplitBrain);
         return Err(Refusal::Final);
     }
-    if bitmap_usable || (input.always_asbp && ancestor_known) {
+    if ancestor == Ancestor::InBitmaps || (input.always_asbp && ancestor == Ancestor::InHistory) {
         let (mut resolution, reason) = split_brain::resolve(&policy_input(input));
         out.reason = reason;
         if outdated_would_win(input, resolution.loser()) {
@@ -311,7 +307,7 @@ fn split_brain(
         out.reason = Reason::DiscardMyData;
         loser = Some(if input.me.discard_my_data { Loser::Me } else { Loser::Peer });
     }
-    let full = !bitmap_usable;
+    let full = ancestor != Ancestor::InBitmaps;
     match loser {
         Some(Loser::Me) => Ok(Decision::Target { full }),
         Some(Loser::Peer) => Ok(Decision::Source { full }),

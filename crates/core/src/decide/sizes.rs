@@ -106,12 +106,21 @@ pub struct Adopted {
     pub user: Sector,
     /// The peer's limit to remember.
     pub peer: Sector,
-    /// Set the bitmap's bits from the old size on.
-    pub set_grown_bits: bool,
     /// Send SIZES: the size changed.
     pub send_sizes: bool,
-    /// Resync the grown area now (both disks permitting; direction: [`grown_area_source`]).
-    pub resync_grown: bool,
+    /// What becomes of what is new at the end.
+    pub grown: Grown,
+}
+
+/// What becomes of the blocks by which a device has grown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// Nothing: there are none, or they are the same on both disks.
+    Equal,
+    /// They are marked in the bitmap.
+    Marked,
+    /// The same, and they are resynced now (direction: [`grown_area_source`]).
+    Resynced,
 }
 
 /// Judges a SIZES packet.
@@ -153,9 +162,12 @@ fn with_disk(input: &SizesReceived) -> SizesVerdict {
         size,
         user,
         peer: if nine { device } else { peer },
-        set_grown_bits: grew && !input.no_resync,
         send_sizes: size != input.current,
-        resync_grown: grew && !input.no_resync && input.connected && has_data(input.disk, input.peer_disk),
+        grown: match grew && !input.no_resync {
+            false => Grown::Equal,
+            true if input.connected && has_data(input.disk, input.peer_disk) => Grown::Resynced,
+            true => Grown::Marked,
+        },
     })
 }
 
@@ -177,9 +189,8 @@ fn without_disk(input: &SizesReceived) -> SizesVerdict {
             size: candidate,
             user: input.limits.user,
             peer: input.peer.device,
-            set_grown_bits: false,
             send_sizes: false,
-            resync_grown: false,
+            grown: Grown::Equal,
         })
     }
 }

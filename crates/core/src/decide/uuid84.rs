@@ -127,6 +127,17 @@ pub struct Input {
     pub resolve_conflicts: bool,
 }
 
+/// What is known of the generation that both sides of a split brain come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ancestor {
+    /// The bitmaps of both start there: they tell the difference (+100).
+    InBitmaps,
+    /// It is in a history: everything is to be copied (−100).
+    InHistory,
+    /// The "common" history is nothing but empty slots (−100).
+    Unknown,
+}
+
 /// What the two sets of generations say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -143,12 +154,7 @@ pub enum Verdict {
         full: bool,
     },
     /// Both moved on from a common ancestor.
-    SplitBrain {
-        /// The bitmaps of both sides start at the common ancestor (+100); else −100.
-        bitmap_usable: bool,
-        /// False if the "common" history is nothing but empty slots: then no ancestor is known at all.
-        ancestor_known: bool,
-    },
+    SplitBrain(Ancestor),
     /// No relation (−1000).
     Unrelated,
     /// Not decidable below this protocol.
@@ -169,7 +175,7 @@ impl fmt::Display for Verdict {
             Verdict::Target { full: true } => {
                 f.write_str("the peer's data is newer, and all of it counts as different")
             }
-            Verdict::SplitBrain { .. } => f.write_str("both have changed the data while they were apart"),
+            Verdict::SplitBrain(_) => f.write_str("both have changed the data while they were apart"),
             Verdict::Unrelated => f.write_str("the data is not related"),
             Verdict::RequiresProtocol(version) => write!(f, "this needs protocol version {version}"),
             Verdict::RequiresWsame => f.write_str("this needs a newer peer"),
@@ -185,8 +191,8 @@ impl Verdict {
             Verdict::NoSync => 0,
             Verdict::Source { full } => 1 + full as i32,
             Verdict::Target { full } => -1 - full as i32,
-            Verdict::SplitBrain { bitmap_usable: true, .. } => 100,
-            Verdict::SplitBrain { .. } => -100,
+            Verdict::SplitBrain(Ancestor::InBitmaps) => 100,
+            Verdict::SplitBrain(_) => -100,
             Verdict::Unrelated => -1000,
             Verdict::RequiresProtocol(_) | Verdict::RequiresWsame => return None,
         })
@@ -233,7 +239,7 @@ impl Comparison {
             [false, false] => return self,
             [true, false] => (SOURCE, Reason::BitmapSelf),
             [false, true] => (TARGET, Reason::BitmapPeer),
-            [true, true] => (Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true }, Reason::BitmapBoth),
+            [true, true] => (Verdict::SplitBrain(Ancestor::InBitmaps), Reason::BitmapBoth),
         };
         Comparison { verdict, reason, ..self }
     }
@@ -257,7 +263,7 @@ pub fn compare(input: &Input) -> Comparison {
     if mine.verdict != Verdict::RequiresWsame && mine.verdict.mirrored() != peers.verdict {
         hit("generations", || "0".to_owned());
         return Comparison {
-            verdict: Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true },
+            verdict: Verdict::SplitBrain(Ancestor::InHistory),
             rule: 0,
             reason: Reason::CircularGenerations,
             own: input.me.uuids,
@@ -333,7 +339,7 @@ fn crashed(input: &Input) -> Decided {
             _ if !input.peer_wsame => {
                 return (41, Verdict::RequiresWsame, Reason::RequiresNewerPeer);
             }
-            (true, true) => Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true },
+            (true, true) => Verdict::SplitBrain(Ancestor::InHistory),
             (true, false) => SOURCE,
             (false, _) => TARGET,
         };
@@ -362,7 +368,7 @@ fn different_current(input: &Input) -> Comparison {
     } else if own.in_history(peer.current) {
         (80, full_source, Reason::HistorySelf)
     } else if own.bitmap.same(peer.bitmap) && !own.bitmap.is_none() {
-        (90, Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true }, Reason::BitmapBoth)
+        (90, Verdict::SplitBrain(Ancestor::InBitmaps), Reason::BitmapBoth)
     } else {
         no_order(&own, &peer)
     };
@@ -386,11 +392,11 @@ fn no_order(own: &UuidSet, peer: &UuidSet) -> Decided {
     let known = own.history.iter().any(|h| !h.is_none() && peer.in_history(*h));
     let empty = own.in_history(Generation::NONE) && peer.in_history(Generation::NONE);
     if known {
-        (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true }, Reason::HistoryBoth)
+        (100, Verdict::SplitBrain(Ancestor::InHistory), Reason::HistoryBoth)
     } else if forced {
-        (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true }, Reason::BitmapInHistory)
+        (100, Verdict::SplitBrain(Ancestor::InHistory), Reason::BitmapInHistory)
     } else if empty {
-        (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: false }, Reason::EmptyHistoryBoth)
+        (100, Verdict::SplitBrain(Ancestor::Unknown), Reason::EmptyHistoryBoth)
     } else {
         (0, Verdict::Unrelated, Reason::UnrelatedData)
     }
@@ -442,7 +448,7 @@ mod tests {
             assert_eq!(compare(&mirrored).beside_third_nodes([changed[1], changed[0]]).verdict, own.mirrored());
             own
         };
-        let split = Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true };
+        let split = Verdict::SplitBrain(Ancestor::InBitmaps);
         for crashed in [false, true] {
             assert_eq!(compared(0x10, 0x20, [true, true], crashed), split);
             assert_eq!(compared(0x10, 0x20, [true, false], crashed), SOURCE);

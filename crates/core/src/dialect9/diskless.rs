@@ -4,9 +4,9 @@
 
 use crate::Resource;
 use crate::api::Severity;
-use crate::connection::PeerDevice;
 use crate::decide::state::State;
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
 use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
@@ -84,7 +84,7 @@ impl Node {
 impl PeerDevice {
     /// The peer's disk has this generation from now on, whatever it has said.
     fn generation_of_peer(&mut self, current: Generation) {
-        self.uuids.iter_mut().for_each(|theirs| theirs.current = current);
-        self.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
+        self.link.told.uuids.iter_mut().for_each(|theirs| theirs.current = current);
+        self.link.told.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
     }
 }

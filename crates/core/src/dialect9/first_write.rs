@@ -157,7 +157,7 @@ impl Resource {
                     // It says nothing of its own accord.
                     DiskState::Outdated if all => self.copy_all(d, Some(i)),
                     DiskState::Outdated => self.copy_marked(d, Some(i)),
-                    _ => self.node.connections[i].peer_devices[d].consider_resync = true,
+                    _ => self.node.connections[i].peer_devices[d].link.compared.again = true,
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Node {
     fn may_have_caught_up(&self, d: VolumeNr) -> bool {
         let Some(b) = self.devices[d].backing.as_ref().filter(|_| self.in_mesh9()) else { return false };
         let away = self.connections.ids().filter(|i| !self.state.replicates(*i, d));
-        let mut unheard = away.filter(|i| self.connections[*i].peer_devices[d].end_unheard);
+        let mut unheard = away.filter(|i| !self.connections[*i].peer_devices[d].lasting.end_heard);
         unheard.any(|i| {
             let record = b.md.peer(i);
             record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)

@@ -2,14 +2,14 @@
 //! state after the connect (`docs/spec/connection-and-state.md` 5.8.2, "Follow").
 
 use crate::Resource;
-use crate::connection::Keeps;
-use crate::connection::PeerDevice;
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::Replication;
 use crate::decide::view::Kind;
 use crate::node::Node;
+use crate::peer_device::Keeps;
+use crate::peer_device::PeerDevice;
 use units::{NodeId, VolumeNr};
 use wire::StateWord;
 
@@ -44,7 +44,7 @@ impl Resource {
         let own = self.node.state.replication(i, d);
         match (own, says) {
             (Replication::Established, Replication::Established) => {
-                if self.node.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+                if self.node.connections[i].peer_devices[d].lasting.keeps == Keeps::Unheard {
                     self.count_as_equal(i, d);
                 }
                 return false;
@@ -66,7 +66,7 @@ impl Resource {
         if overwritten || !self.has_this_generation(i, d) {
             return self.differs(i);
         }
-        self.node.connections[i].peer_devices[d].keeps = Keeps::LostWrites;
+        self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
         self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
         let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
@@ -123,7 +123,7 @@ impl Node {
                 && c.speaks9()
                 && !c.decides_by(Private::ReconcileByMarks)
                 && c.decides_by(Private::Follow)
-                && unheard(c.peer_devices[d].says)
+                && unheard(c.peer_devices[d].link.told.says)
         })
     }
 }
@@ -132,7 +132,7 @@ impl PeerDevice {
     /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
     /// it has made of that has come: that says nothing of the resync.
     pub(crate) fn note_begun(&mut self, [old, new]: [Replication; 2]) {
-        let says = &mut self.says;
+        let says = &mut self.link.told.says;
         let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
         if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
             *says = Replication::Established;

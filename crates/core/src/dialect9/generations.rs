@@ -2,13 +2,13 @@
 //! (`docs/spec/connection-and-state.md` 5.4, 7.2, 7.3).
 
 use crate::Resource;
-use crate::connection::PeerDevice;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
 use crate::device::Device;
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
@@ -22,7 +22,7 @@ fn primaries_seen(state: &State) -> NodeMask {
 impl Resource {
     pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
         if let Some(packet) = self.uuids110(i, d, extra) {
-            self.node.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
+            self.node.connections[i].peer_devices[d].link.told.changes_told = packet.dirty_bits;
             self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
         }
     }
@@ -76,9 +76,9 @@ impl Resource {
     /// P_UUIDS110. Within a handshake it is kept for the comparison.
     pub(crate) fn uuids110_received(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
         self.note_nodes(d, packet.tracked, packet.flags.unallocated());
-        self.node.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.node.cfg.node));
-        self.node.connections[i].peer_devices[d].uuids_stale = false;
-        self.node.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
+        self.node.connections[i].peer_devices[d].link.told.uuids = Some(in_words_of_84(&packet, self.node.cfg.node));
+        self.node.connections[i].peer_devices[d].link.told.uuids_stale = false;
+        self.node.connections[i].peer_devices[d].link.told.uuids110 = Some(Box::new(packet.clone()));
         if !self.node.state.is_connected(i) {
             return self.node.connections[i].uuids_of_handshake(d, packet);
         }
@@ -88,7 +88,7 @@ impl Resource {
         let good = self.node.state.disk(d) == DiskState::UpToDate
             && self.node.state.replication(i, d) == Replication::Established;
         let marked = good && packet.dirty_bits > 0;
-        self.node.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
+        self.node.connections[i].peer_devices[d].link.told.marked_by_peer = marked.then_some(Sector(0));
         let primaries = packet.primaries();
         // What it has said of an earlier loss of one of them is of the past.
         self.node.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
@@ -255,7 +255,7 @@ impl Node {
         let bad = if disk >= DiskState::Inconsistent { disk == DiskState::Inconsistent } else { !consistent };
         put(bad, UuidFlags::INCONSISTENT);
         put(seen.is_empty(), UuidFlags::STABLE);
-        put(self.connections[i].peer_devices[d].was_established, UuidFlags::RECONNECT);
+        put(self.connections[i].peer_devices[d].lasting.was_established, UuidFlags::RECONNECT);
         let nodes = if !seen.is_empty() {
             WireMask::from(seen)
         } else if self.state.is_primary() && (in_handshake || extra.contains(UuidFlags::NEW_DATAGEN)) {
@@ -360,18 +360,18 @@ impl Device {
 impl PeerDevice {
     /// The generation that the peer has told last, if it has that itself: not the one of its source.
     pub(super) fn told_current(&self) -> Option<Generation> {
-        self.uuids110.as_ref().filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
+        self.link.told.uuids110.as_ref().filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
     }
 
     /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
     pub(super) fn has_told_of_data(&self) -> bool {
         let none = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
-        self.uuids110.as_ref().is_some_and(|u| !none(u.current))
+        self.link.told.uuids110.as_ref().is_some_and(|u| !none(u.current))
     }
 
     /// The Primaries that the peer's data depends on, as it has told.
     pub(super) fn told_primaries(&self) -> NodeMask {
-        self.uuids110.as_ref().map(|u| u.primaries()).unwrap_or_default()
+        self.link.told.uuids110.as_ref().map(|u| u.primaries()).unwrap_or_default()
     }
 }
 

@@ -43,7 +43,7 @@ impl Resource {
             attempt.lost[0] = lost;
         }
         for d in self.node.devices.ids() {
-            self.node.connections[i].peer_devices[d].sizes = None;
+            self.node.connections[i].peer_devices[d].link.told.sizes = None;
             self.send_sync_param(i, d);
             if self.node.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
                 self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false));
@@ -213,7 +213,7 @@ impl Resource {
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);
-            self.out.handler(Handler::SplitBrain.name(), Some(d), Some(i));
+            self.out.handler(Handler::SplitBrain, Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
@@ -243,7 +243,7 @@ impl Resource {
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
     pub(super) fn reconsider9(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, change: &mut Change) -> bool {
         let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
-        let Some(uuids) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return true };
+        let Some(uuids) = self.node.connections[i].peer_devices[d].link.told.uuids110.clone() else { return true };
         let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
         let own = Told { uuids: &sent, disk: self.disk_in_handshake(d), role: self.node.state.role };
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
@@ -282,7 +282,7 @@ impl Resource {
     /// Two connected nodes of which no Primary can have written more to the one than to the other any more: their
     /// generations are compared anew (5.9).
     pub(super) fn compare_when_stable(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(uuids) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let Some(uuids) = self.node.connections[i].peer_devices[d].link.told.uuids110.clone() else { return };
         let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return };
         let (disk, peer_disk) = (self.node.state.disk(d), self.node.state.peer_disk(i, d));
         if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
@@ -343,7 +343,7 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
         });
         if parted {
-            self.out.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
+            self.out.handler(Handler::InitialSplitBrain, Some(d), Some(i));
         }
         if strategy != found.strategy {
             let text = format!("{reason}: {strategy}");
@@ -381,7 +381,8 @@ impl Resource {
         let c = &mut self.node.connections[i];
         (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
-            (pd.compared, pd.says, pd.says_disk, pd.marked_by_peer) = (true, Replication::Off, None, None);
+            pd.link.compared.done = true;
+            pd.link.told.forget_words_before_connect();
             pd.resync.ended = None;
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
@@ -412,7 +413,7 @@ impl Resource {
             for n in connected.collect::<Vec<_>>() {
                 self.send_sizes(n, d);
                 if size > own && !self.node.state.has_primary(n, d) {
-                    self.node.connections[n].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
+                    self.node.connections[n].peer_devices[d].lasting.keeps = crate::peer_device::Keeps::LostWrites;
                 }
             }
         }
@@ -463,7 +464,7 @@ impl Resource {
     fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let failed = self.node.connections[i].peer_devices[d].write_failed;
+        let failed = self.node.connections[i].peer_devices[d].lasting.write_failed;
         let equal = good && outcome.replication == Replication::Established;
         if !equal || self.keeps_bits_at_first(i, d) {
             return;
@@ -514,7 +515,7 @@ impl Node {
 
     /// What the device has when the nodes are connected, and what the peer's has now.
     fn size_when_connected(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<[Sector; 2]> {
-        let theirs = self.connections[i].peer_devices[d].sizes.as_ref()?.current_size;
+        let theirs = self.connections[i].peer_devices[d].link.told.sizes.as_ref()?.current_size;
         let current = [self.devices[d].size, theirs];
         let fresh = [&part.sent.as_ref()?.0, part.uuids.as_ref()?].map(|u| u.current.same(Generation::JUST_CREATED));
         let agreed = [0, 1].map(|n| Some(current[n]).filter(|size| !fresh[n] && size.0 > 0));

@@ -6,12 +6,12 @@
 pub(crate) mod unsaid;
 
 use crate::Resource;
-use crate::connection::Keeps;
-use crate::connection::PeerDevice;
 use crate::decide::DiskState;
 use crate::decide::state::{PairState, Replication};
 use crate::device::Device;
 use crate::node::Node;
+use crate::peer_device::Keeps;
+use crate::peer_device::PeerDevice;
 use crate::request::under_way::Request;
 use units::{Duration, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
@@ -74,7 +74,7 @@ impl Resource {
             let has_disk = self.node.state.peer_disk(i, d) >= DiskState::Inconsistent;
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
-            let marked = self.node.connections[i].peer_devices[d].marked_by_peer.is_some();
+            let marked = self.node.connections[i].peer_devices[d].link.told.marked_by_peer.is_some();
             // One of another generation lacks what nobody has marked here: they are still to be compared.
             // A target has its source's generation soon.
             let of_source = self
@@ -211,8 +211,8 @@ impl Resource {
 
     /// What was marked for a peer of the same generation is gone: nothing else will be compared.
     fn ends_doubt(&mut self, n: NodeId, d: VolumeNr) {
-        let kept =
-            self.node.connections[n].peer_devices[d].keeps >= Keeps::Doubted && self.node.devices[d].bits_left(n) == 0;
+        let kept = self.node.connections[n].peer_devices[d].lasting.keeps >= Keeps::Doubted
+            && self.node.devices[d].bits_left(n) == 0;
         let good = self.node.state.worst_disk(n, d) == DiskState::UpToDate;
         let rests = self.node.state.replication(n, d) == Replication::Established;
         if kept && good && rests && self.has_this_generation(n, d) {
@@ -260,7 +260,7 @@ impl Node {
 impl PeerDevice {
     /// The peer has the same there as this node, and so has marked nothing.
     fn unmarked_by_peer(&mut self, range: SectorRange, size: Sector) {
-        let marked = &mut self.marked_by_peer;
+        let marked = &mut self.link.told.marked_by_peer;
         if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
             *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
         }

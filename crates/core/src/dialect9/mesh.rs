@@ -9,13 +9,14 @@ pub(crate) mod unsettled;
 use crate::Resource;
 use crate::api::{ConnectionState, Severity};
 use crate::config::Protocol;
-use crate::connection::{Connection, Keeps};
+use crate::connection::Connection;
 use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
 use crate::dialect9::resync::pass::FLUSHES;
 use crate::node::Node;
+use crate::peer_device::Keeps;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
 
@@ -131,9 +132,9 @@ impl Resource {
                 match (self.has_this_generation(i, d), self.share_primary(i, d)) {
                     (true, true) if !self.is_heard_out(i) && self.keeps_bits(i, d) => {}
                     (true, true) => self.count_as_equal(i, d),
-                    (true, false) => self.node.connections[i].peer_devices[d].keeps = Keeps::LostWrites,
+                    (true, false) => self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::LostWrites,
                     (false, false) if self.node.connections[i].peer_devices[d].has_told_of_data() => {
-                        self.node.connections[i].peer_devices[d].parted = true
+                        self.node.connections[i].peer_devices[d].link.told.parted = true
                     }
                     (false, _) => {}
                 }
@@ -146,7 +147,7 @@ impl Resource {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
-        self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+        self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Nothing;
         self.retire_slot(i, d);
         self.mark_unlogged(i);
     }
@@ -156,7 +157,7 @@ impl Resource {
     /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
     pub(super) fn keeps_bits(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let keeps = self.in_mesh9() && self.node.devices[d].bits_left(i) > 0;
-        let why = &mut self.node.connections[i].peer_devices[d].keeps;
+        let why = &mut self.node.connections[i].peer_devices[d].lasting.keeps;
         *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
         keeps
     }
@@ -169,7 +170,7 @@ impl Resource {
             return self.keeps_bits(i, d);
         }
         let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.node.devices[d].bits_left(i) > 0;
-        self.node.connections[i].peer_devices[d].keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
+        self.node.connections[i].peer_devices[d].lasting.keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
         waits
     }
 
@@ -193,7 +194,7 @@ impl Resource {
             for write in &left {
                 self.mark_out_of_sync(other, write.volume, write.range);
                 self.tell_target(other, write);
-                self.node.connections[other].peer_devices[write.volume].keeps = Keeps::LostWrites;
+                self.node.connections[other].peer_devices[write.volume].lasting.keeps = Keeps::LostWrites;
             }
         }
         for write in left.iter().filter(|write| write.log == InLog::Held) {
@@ -315,7 +316,7 @@ impl Node {
 
     /// Are bits kept for a lost Primary's writes among them?
     pub(super) fn keeps_lost_writes(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].keeps == Keeps::LostWrites && self.devices[d].bits_left(i) > 0
+        self.connections[i].peer_devices[d].lasting.keeps == Keeps::LostWrites && self.devices[d].bits_left(i) > 0
     }
 
     /// Must no resync between this node and a peer begin? A Primary is brought up to date by nobody, and of a node that
@@ -390,10 +391,10 @@ impl Node {
     /// Do the two differ in what a lost Primary wrote, or a third node had, and does nobody write by now?
     pub(crate) fn is_unreconciled(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
-        let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
+        let told = pd.link.told.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         let good = self.state.worst_disk(i, d) == DiskState::UpToDate;
-        let differ = pd.keeps >= Keeps::Doubted && self.devices[d].bits_left(i) > 0
-            || pd.parted && !self.has_this_generation(i, d);
+        let differ = pd.lasting.keeps >= Keeps::Doubted && self.devices[d].bits_left(i) > 0
+            || pd.link.told.parted && !self.has_this_generation(i, d);
         differ
             && told
             && good
@@ -443,7 +444,7 @@ impl Node {
     /// by what it gets from a survivor: that is what is left of what it has completed, and who was away lacks it still.
     /// A Primary goes on with what it has.
     pub(super) fn has_got_from_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
+        let told = self.connections[i].peer_devices[d].link.told.uuids110.as_ref();
         let source = told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY));
         let own = self.devices[d].crashed_primary && self.state.peers[i].role() != Role::Primary;
         (source || own) && self.has_writes_for_others(d)

@@ -52,13 +52,13 @@ impl Resource {
                 let lost = old.replicates(i, d) && !self.node.state.replicates(i, d);
                 let source = old.replication(i, d).is_source();
                 let pd = &mut self.node.connections[i].peer_devices[d];
-                pd.was_established |= lost;
+                pd.lasting.was_established |= lost;
                 let comes = old.disk(d) < DiskState::Inconsistent && self.node.state.disk(d) >= DiskState::Inconsistent;
                 if lost || self.node.state.replicates(i, d) {
-                    pd.end_unheard = lost && source;
+                    pd.lasting.end_heard = !(lost && source);
                 } else if comes {
                     // Of what ended while the disk was not in use it knows nothing.
-                    pd.end_unheard = true;
+                    pd.lasting.end_heard = false;
                 }
             }
         }
@@ -87,7 +87,7 @@ impl Resource {
             let all = self.node.devices.ids().all(|d| good(&self.node.state, i, d));
             let worse = self.node.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
             if all && worse {
-                self.out.handler(Handler::UnfencePeer.name(), None, Some(i));
+                self.out.handler(Handler::UnfencePeer, None, Some(i));
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::decide::state::State;
 use crate::decide::view::View;
 use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
 use crate::dialect9::positions::record::Due;
+use crate::peer_device::WhenBad;
 use units::{ByteLen, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{Dagtag, DiskState, Packet, PeerAck, Socket};
 
@@ -36,7 +37,7 @@ impl Resource {
         for i in self.node.connections.ids() {
             let gets =
                 |state: &State, d| write(&View::of(state, Some(i), d), wire::Version::MAX.number()) == ToPeer::Data;
-            let wants = |d| self.node.connections[i].peer_devices[d].wants_writes_when_bad;
+            let wants = |d| self.node.connections[i].peer_devices[d].link.told.when_bad == WhenBad::Writes;
             let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent && !wants(d);
             let begins = |d| {
                 let now = gets(&self.node.state, d) && !inconsistent(&self.node.state, d);

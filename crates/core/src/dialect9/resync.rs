@@ -6,7 +6,7 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::ConnectionState;
-use crate::connection::{Connection, Keeps};
+use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
@@ -14,6 +14,8 @@ use crate::dialect9::first_write::due::FirstWrite;
 use crate::dialect9::positions::record::Position;
 use crate::dialect9::resync::pass::{FLUSHES, FlushAsked, Flushing, LastPass};
 use crate::node::Node;
+use crate::peer_device::Keeps;
+use crate::peer_device::WhenBad;
 use crate::resync::session::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -95,7 +97,7 @@ impl Resource {
     /// source's bitmap counts from, so that it can go on from there.
     pub(crate) fn begin_target9(&mut self, i: NodeId, d: VolumeNr) {
         let own = self.node.cfg.node;
-        let slot = self.node.connections[i].peer_devices[d].uuids110.as_ref().and_then(|u| u.bitmap(own));
+        let slot = self.node.connections[i].peer_devices[d].link.told.uuids110.as_ref().and_then(|u| u.bitmap(own));
         let Some(b) = &mut self.node.devices[d].backing else { return };
         let parted = slot.filter(|g| !g.is_none() && b.md.current.same(Generation::JUST_CREATED));
         if let Some(parted) = parted {
@@ -132,11 +134,10 @@ impl Resource {
             }
             _ => self.mark_all(i, d),
         }
-        self.node.connections[i].peer_devices[d].begins_all = true;
     }
 
     pub(crate) fn begin_if_starting9(&mut self, i: NodeId, d: VolumeNr) {
-        if !std::mem::take(&mut self.node.connections[i].peer_devices[d].begins_all) {
+        if self.node.connections[i].peer_devices[d].before_resync.is_due() {
             return;
         }
         match self.node.state.replication(i, d) {
@@ -161,8 +162,9 @@ impl Resource {
 
     /// P_ENABLE_REPLICATION.
     pub(crate) fn replication_enabled(&mut self, i: NodeId, d: VolumeNr, on: bool) {
-        let before = std::mem::replace(&mut self.node.connections[i].peer_devices[d].wants_writes_when_bad, on);
-        if on && !before && self.node.state.replicates(i, d) {
+        let wants = &mut self.node.connections[i].peer_devices[d].link.told.when_bad;
+        let before = std::mem::replace(wants, WhenBad::new(on));
+        if on && before == WhenBad::Marks && self.node.state.replicates(i, d) {
             self.tell_position(i);
         }
     }
@@ -297,7 +299,7 @@ impl Resource {
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
-            self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+            self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Nothing;
             self.node.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
             self.node.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
@@ -350,7 +352,7 @@ impl Resource {
     /// The target has the source's data, and with that its past.
     fn take_over_generations9(&mut self, i: NodeId, d: VolumeNr) {
         let (own, position) = (self.node.cfg.node, self.positions.own());
-        let Some(told) = self.node.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let Some(told) = self.node.connections[i].peer_devices[d].link.told.uuids110.clone() else { return };
         let at_start = self.node.connections[i].peer_devices[d].resync.own_current;
         let same = self.nodes_with(d, told.current).with(i);
         let Some(b) = &mut self.node.devices[d].backing else { return };
@@ -385,7 +387,7 @@ impl Resource {
             return self.out.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         if left == 0 {
-            self.node.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+            self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Nothing;
         }
         self.report_end(i, d, failed);
         self.took_place(target_rests(i, d, theirs));
@@ -464,7 +466,7 @@ impl Node {
         by: (u64, VerifyOutcome),
     ) -> Packet {
         let (sector, size) = (range.start, range.len());
-        let seq = self.connections[i].peer_devices[d].next_seq();
+        let seq = self.connections[i].peer_devices[d].link.io.next_seq();
         let (name, outcome) = by;
         if !self.connections[i].names_requests() {
             return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
@@ -480,7 +482,7 @@ impl Node {
                 let bad = |s: &State| s.peer_disk(i, d) == DiskState::Inconsistent || s.replication(i, d).is_source();
                 if bad(&self.state) && !bad(old) {
                     let pd = &mut self.connections[i].peer_devices[d];
-                    pd.wants_writes_when_bad = pd.will_want_writes_when_bad;
+                    pd.link.told.when_bad = pd.link.told.when_bad_next;
                 }
             }
         }

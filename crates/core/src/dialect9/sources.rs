@@ -158,7 +158,7 @@ impl Node {
         if !bad || !self.in_mesh9() || self.state.pairs(d).any(|(_, p)| p.replication > Replication::Established) {
             return None;
         }
-        let told = |i: NodeId| self.connections[i].peer_devices[d].uuids110.as_ref();
+        let told = |i: NodeId| self.connections[i].peer_devices[d].link.told.uuids110.as_ref();
         let stable = |i: NodeId| told(i).is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         // Who could not read some blocks would not read them now.
         let serves = |i: &NodeId| {

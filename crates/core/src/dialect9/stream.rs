@@ -22,8 +22,8 @@ impl Resource {
             return self.out.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
-        let said = std::mem::replace(&mut self.node.connections[i].peer_devices[d].says, replication);
-        self.node.connections[i].peer_devices[d].says_disk =
+        let said = std::mem::replace(&mut self.node.connections[i].peer_devices[d].link.told.says, replication);
+        self.node.connections[i].peer_devices[d].link.told.says_disk =
             Some(theirs.disk).filter(|_| replication != Replication::Off);
         if self.follow_conclusion(i, d, [said, replication], theirs) {
             return;
@@ -67,7 +67,7 @@ impl Resource {
                 return self.out.compare_anew(i, "resync-unnoticed", text);
             }
             // It has said that before it heard of the end.
-            self.node.connections[i].peer_devices[d].forget_source();
+            self.node.connections[i].peer_devices[d].link.told.forget_source();
         }
         if self.node.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);
@@ -124,8 +124,8 @@ impl Node {
     fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
         let least = self.state.disk(d).min(theirs.disk);
         let disks = least >= DiskState::Negotiating;
-        let due = self.connections[i].peer_devices[d].consider_resync && disks;
-        self.connections[i].peer_devices[d].consider_resync &= !due;
+        let due = self.connections[i].peer_devices[d].link.compared.again && disks;
+        self.connections[i].peer_devices[d].link.compared.again &= !due;
         (due || least == DiskState::Negotiating) && self.state.replication(i, d) == Replication::Established
     }
 }

@@ -35,7 +35,7 @@ impl Resource {
     }
 
     pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
-        self.node.connections[i].peer_devices[d].refused_writes = true;
+        self.node.connections[i].peer_devices[d].link.io.refused_writes = true;
         self.lacks_peers_write(d);
         self.send_ack(i, d, Packet::NegAck, range, block_id);
     }
@@ -48,7 +48,7 @@ impl Resource {
         range: SectorRange,
         block_id: BlockId,
     ) {
-        let seq = self.node.connections[i].peer_devices[d].next_seq();
+        let seq = self.node.connections[i].peer_devices[d].link.io.next_seq();
         let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
         self.send(i, Socket::Control, d, packet(ack));
     }

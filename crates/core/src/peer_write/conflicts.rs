@@ -2,8 +2,9 @@
 //! (`docs/spec/data-path-and-resync.md` 3).
 
 use crate::Resource;
-use crate::connection::{Connection, PeerDevice};
+use crate::connection::Connection;
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
 use crate::peer_write::held::change_of;
 use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
@@ -137,7 +138,7 @@ impl Node {
 
 impl PeerDevice {
     fn lacks_number_before(&self, seq: u32) -> bool {
-        let seen = self.peer_seq;
+        let seen = self.link.io.peer_seq;
         is_after(seq.wrapping_sub(1), seen)
     }
 }

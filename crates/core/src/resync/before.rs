@@ -10,7 +10,6 @@ use crate::Resource;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
-use crate::node::Node;
 use crate::resync::before::asked::Beginning;
 use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
@@ -35,7 +34,7 @@ impl Resource {
     }
 
     fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
-        if self.waits_for(beginning.handler()) {
+        if self.cfg.handlers.contains(&beginning.handler()) {
             self.wait_for_handler(i, d, beginning);
         } else {
             self.begin_now(i, d, beginning);
@@ -46,7 +45,7 @@ impl Resource {
         let before = &mut self.node.connections[i].peer_devices[d].before_resync;
         before.due = Some(due);
         if before.call.is_none() {
-            let call = self.out.handler(due.handler().name(), Some(d), Some(i));
+            let call = self.out.handler(due.handler(), Some(d), Some(i));
             self.node.connections[i].peer_devices[d].before_resync.call = Some(call);
         }
     }
@@ -55,8 +54,8 @@ impl Resource {
     /// when this resync was to begin.
     pub(crate) fn resync_began(&mut self, i: NodeId, d: VolumeNr, source: bool) {
         let handler = if source { Handler::BeforeResyncSource } else { Handler::BeforeResyncTarget };
-        if !self.waits_for(handler) {
-            self.out.handler(handler.name(), Some(d), Some(i));
+        if !self.cfg.handlers.contains(&handler) {
+            self.out.handler(handler, Some(d), Some(i));
         }
     }
 
@@ -107,7 +106,7 @@ impl Resource {
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
         self.write_bitmap(d);
-        if let Some(u) = &self.node.connections[i].peer_devices[d].uuids {
+        if let Some(u) = &self.node.connections[i].peer_devices[d].link.told.uuids {
             self.node.devices[d].exposed = u.current;
         }
         let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
@@ -118,16 +117,5 @@ impl Resource {
     /// settled; the connection ends if that cannot be.
     pub(crate) fn enter_resync(&mut self, i: NodeId, change: Change) {
         self.to_settle.push_back(ToSettle::EnterResync(i, change));
-    }
-}
-
-impl Node {
-    /// Is the handler, one of those that are called before a resync, configured?
-    fn waits_for(&self, handler: Handler) -> bool {
-        if handler == Handler::BeforeResyncSource {
-            self.cfg.before_resync_source
-        } else {
-            self.cfg.before_resync_target
-        }
     }
 }

@@ -9,20 +9,23 @@ mod progress;
 pub(crate) mod repair;
 pub(crate) mod session;
 mod source;
+pub(crate) mod stragglers;
 mod target;
 pub(crate) mod verify;
 
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::ResyncConfig;
-use crate::connection::{Connection, PeerDevice};
+use crate::connection::Connection;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::node::Node;
 use crate::op::Op;
+use crate::peer_device::PeerDevice;
 use crate::request::under_way::Request;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Block, Overtaken, Resync, Step};
+use crate::resync::stragglers::Stragglers;
 use crate::resync::verify::run::Verify;
 use controller::{Controller, SourceBrake, Work};
 use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
@@ -39,7 +42,7 @@ impl Resource {
         let is_source = self.node.state.replication(i, d).is_source();
         let own_current = self.node.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
         let pd = &mut self.node.connections[i].peer_devices[d];
-        let (rs, peer_current) = (&mut pd.resync, pd.uuids.as_ref().map(|u| u.current));
+        let (rs, peer_current) = (&mut pd.resync, pd.link.told.uuids.as_ref().map(|u| u.current));
         *rs = Resync {
             total: left,
             started: Some(now),
@@ -67,10 +70,12 @@ impl Resource {
     /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
     /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
     pub(crate) fn settle_answers(&mut self, i: NodeId, d: VolumeNr) {
-        if !self.node.connections[i].peer_devices[d].answers_may_come {
+        if !self.node.connections[i].peer_devices[d].link.stragglers.may_come() {
             return;
         }
-        self.node.connections[i].peer_devices[d].resync.settling = self.send_ping(i);
+        if let Some(ping) = self.send_ping(i) {
+            self.node.connections[i].peer_devices[d].link.stragglers = Stragglers::Before(ping);
+        }
     }
 
     /// Options changed: running resyncs go on by them.
@@ -96,14 +101,14 @@ impl Resource {
     /// on disk: nothing newer may overtake it there.
     pub(crate) fn abandon_resync(&mut self, i: NodeId, d: VolumeNr) {
         // Its generation, if the peer has not been told yet, is of no resync any more.
-        self.node.connections[i].peer_devices[d].sync_uuid_due = None;
+        self.node.connections[i].peer_devices[d].link.exchange.take_owed_sync_uuid();
         let pd = &mut self.node.connections[i].peer_devices[d];
         let rs = &mut pd.resync;
-        pd.answers_may_come |= rs.blocks.values().any(Block::is_awaited);
+        pd.link.stragglers.given_up(rs.blocks.values().any(Block::is_awaited));
         rs.in_flight = 0;
         rs.waiting.clear();
         rs.arrived.clear();
-        (rs.finishing, rs.settling, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None, None);
+        (rs.finishing, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None);
         for (id, mut block) in std::mem::take(&mut rs.blocks) {
             if let Step::Writing(data) | Step::Abandoned(data) = block.step {
                 block.step = Step::Abandoned(data);
@@ -225,7 +230,7 @@ impl Resource {
     /// nothing of an earlier one can come any more.
     fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
         let pd = &self.node.connections[i].peer_devices[d];
-        if running.contains(&self.node.state.replication(i, d)) && pd.resync.settling.is_none() {
+        if running.contains(&self.node.state.replication(i, d)) && !pd.link.stragglers.hold_up() {
             self.out.protocol_error(i, "unknown-answer", what);
         }
     }
@@ -369,9 +374,9 @@ impl Node {
     /// When a resync of this connection wants to be looked at again.
     pub(crate) fn resync_timer(&self, i: NodeId) -> Option<Instant> {
         let cap = self.connections[i].resync_cap();
-        let timer = |d: VolumeNr, rs: &Resync, repl: Replication| match repl {
+        let timer = |d: VolumeNr, PeerDevice { resync: rs, link, .. }: &PeerDevice, repl: Replication| match repl {
             // A ping must be answered first.
-            _ if rs.settling.is_some() => None,
+            _ if link.stragglers.hold_up() => None,
             // Nothing to do before the last answers are here.
             Replication::SyncTarget if rs.finishing.is_some() || !self.source_begins(i, d) => None,
             Replication::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
@@ -385,7 +390,7 @@ impl Node {
         let soon = Instant(self.now.0 + 1);
         let pds = self.connections[i].peer_devices.iter();
         let usable = pds.filter(|(d, _)| self.usable(*d) && !self.devices[*d].generation_in_flight());
-        usable.filter_map(|(d, p)| timer(d, &p.resync, self.state.replication(i, d))).map(|at| at.max(soon)).min()
+        usable.filter_map(|(d, p)| timer(d, p, self.state.replication(i, d))).map(|at| at.max(soon)).min()
     }
 }
 

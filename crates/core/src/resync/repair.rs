@@ -78,7 +78,7 @@ impl Resource {
             return self.out.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
         }
         let old = self.node.connections[i].version() < KEEPS_BITMAP;
-        if old && self.node.connections[i].peer_devices[d].write_failed {
+        if old && self.node.connections[i].peer_devices[d].lasting.write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";
             self.out.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
             return self.copy_all(d, remote);
@@ -126,7 +126,7 @@ impl Node {
                 && v.peer_disk == DiskState::UpToDate
         };
         let came_together = settled(new) && !settled(old) && !old.is_beyond();
-        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
+        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].link.told.uuids);
         let equal = theirs.is_some_and(|u| u.current.same(self.devices[d].uuids(i).current));
         let marked = came_together && equal && self.devices[d].bits_left(i) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.

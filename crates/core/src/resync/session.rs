@@ -51,8 +51,6 @@ pub(crate) struct Resync {
     pub(super) algorithm: Option<String>,
     /// A resync ends when this ping is answered, which flushes the acknowledgements on the other stream.
     pub(super) finishing: Option<PingNr>,
-    /// The same before it asks or answers anything: what may still come belongs to the one before.
-    pub(super) settling: Option<PingNr>,
     /// The peer answered or acknowledged something last.
     pub(super) heard: Instant,
     /// Target: how far the end is (9).
@@ -126,11 +124,6 @@ impl Resync {
     /// What could not be copied may be tried again.
     pub(crate) fn forget_failed(&mut self) {
         self.failed = None;
-    }
-
-    /// No answer to an earlier one can come any more.
-    pub(crate) fn settled(&self) -> bool {
-        self.settling.is_none()
     }
 
     /// Nothing of it is on its way or waits.

@@ -5,6 +5,7 @@ use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::dialect9::positions::record::Position;
+use crate::peer_device::PeerDevice;
 use crate::resync::controller::{MAX_REQUEST, Serving, SourceBrake};
 use crate::resync::session::{Ask, Block, Resync, Step, Want, pieces};
 use units::{Instant, NodeId, SectorRange, VolumeNr};
@@ -91,8 +92,8 @@ impl Resource {
     pub(super) fn serve_waiting(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.node.now;
         let peer_primary = self.node.state.peers[i].role() == Role::Primary;
-        let rs = &self.node.connections[i].peer_devices[d].resync;
-        if rs.settling.is_some() || (rs.waiting.is_empty() && rs.brake.is_none()) {
+        let PeerDevice { resync: rs, link, .. } = &self.node.connections[i].peer_devices[d];
+        if link.stragglers.hold_up() || (rs.waiting.is_empty() && rs.brake.is_none()) {
             return;
         }
         let (cap, busy) = (self.node.connections[i].resync_cap(), self.node.devices[d].application_busy());
@@ -244,7 +245,7 @@ impl Resource {
         block.step = Step::Sent;
         let (range, name) = (block.range, block.name);
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
-        self.node.connections[i].peer_devices[d].sent_bytes += range.len().0;
+        self.node.connections[i].peer_devices[d].link.io.sent_bytes += range.len().0;
         self.send_data(i, d, Packet::RsDataReply(reply), data.clone());
         self.out.release(data);
     }

@@ -3,10 +3,10 @@
 use super::controller::{BLOCK, Controller};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
-use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::node::Node;
 use crate::op::Op;
+use crate::peer_device::PeerDevice;
 use crate::pings::PingNr;
 use crate::resync::session::{Answer, RETRY, Step};
 use units::{NodeId, Sector, SectorRange, VolumeNr};
@@ -24,8 +24,12 @@ const RECEIVING: &[Replication] = &[Replication::SyncTarget, Replication::Paused
 impl Resource {
     pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.node.now;
-        let rs = &self.node.connections[i].peer_devices[d].resync;
-        if rs.finishing.is_some() || rs.settling.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.usable(d) {
+        let PeerDevice { resync: rs, link, .. } = &self.node.connections[i].peer_devices[d];
+        if rs.finishing.is_some()
+            || link.stragglers.hold_up()
+            || rs.next_pass.is_some_and(|t| t > now)
+            || !self.usable(d)
+        {
             return;
         }
         if self.node.devices[d].generation_in_flight() {
@@ -145,7 +149,7 @@ impl Resource {
             return self.out.release(data);
         }
         let pd = &mut self.node.connections[i].peer_devices[d];
-        pd.received_bytes += data.len();
+        pd.link.io.received_bytes += data.len();
         pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
         pd.resync.arrived.push(id);
     }
@@ -318,11 +322,9 @@ impl Resource {
         for d in self.node.devices.ids() {
             let c = &mut self.node.connections[i];
             let pd = &mut c.peer_devices[d];
-            let answered = |ping: &mut PingNr| c.pings.has_answered(*ping);
-            if pd.resync.settling.take_if(answered).is_some() {
-                pd.answers_may_come = false;
-            }
-            if pd.resync.finishing.take_if(answered).is_none() {
+            let answered = |ping: PingNr| c.pings.has_answered(ping);
+            pd.link.stragglers.answered(answered);
+            if pd.resync.finishing.take_if(|ping| answered(*ping)).is_none() {
                 continue;
             }
             let target = self.node.state.replication(i, d) == Replication::SyncTarget;
@@ -373,7 +375,7 @@ impl Node {
     /// bitmaps are exchanged, as after a growth, it is still Established then, and may answer: it would begin when all
     /// is over here, and from then on only mark what it writes (spec 11.1, step 3).
     pub(super) fn source_begins(&self, i: NodeId, d: VolumeNr) -> bool {
-        let says = self.connections[i].peer_devices[d].says;
+        let says = self.connections[i].peer_devices[d].link.told.says;
         !self.connections[i].speaks9() || says.is_source() || says == Replication::WFBitMapS
     }
 }

@@ -10,11 +10,12 @@ use super::controller::{BLOCK, Controller, MAX_REQUEST};
 use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
-use crate::connection::PeerDevice;
+use crate::decide::Handler;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::node::Node;
+use crate::peer_device::PeerDevice;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Resync, Step, pieces};
 use crate::resync::verify::run::{Chunk, Side, Verify, VerifyRange, name_of_piece};
@@ -40,7 +41,7 @@ impl Resource {
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
         let start = match (source, wish.start) {
             (true, Some(s)) => (s.0 / 8).min(bits),
-            (true, None) => pd.verify_from.min(bits),
+            (true, None) => pd.lasting.verify_from.min(bits),
             (false, _) => 0,
         };
         let end = wish.stop.map_or(bits, |s| s.0.div_ceil(8)).clamp(start, bits);
@@ -75,8 +76,8 @@ impl Resource {
     pub(super) fn pump_verify_source(&mut self, i: NodeId, d: VolumeNr) {
         self.check_blocks(i, d);
         let now = self.node.now;
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
-        if rs.settling.is_some() {
+        let PeerDevice { resync: rs, link, .. } = &mut self.node.connections[i].peer_devices[d];
+        if link.stragglers.hold_up() {
             return;
         }
         let patient = rs.next_pass.is_some_and(|t| t > now);
@@ -308,7 +309,7 @@ impl Resource {
 
     fn end_verify(&mut self, i: NodeId, d: VolumeNr) {
         let Some(v) = self.node.connections[i].peer_devices[d].resync.verify.take() else { return };
-        self.node.connections[i].peer_devices[d].verify_from = 0;
+        self.node.connections[i].peer_devices[d].lasting.verify_from = 0;
         let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
         let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
         if v.found > 0 && !v.repair {
@@ -326,7 +327,7 @@ impl Resource {
             self.send_state(i, d);
         }
         if self.node.devices[d].bits_left(i) > 0 {
-            self.out.handler("out-of-sync", Some(d), Some(i));
+            self.out.handler(Handler::OutOfSync, Some(d), Some(i));
         }
         let now = self.node.now;
         let repair = &mut self.node.connections[i].peer_devices[d].repair;
@@ -355,7 +356,7 @@ impl Resource {
         let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
         let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
-        pd.verify_from = from;
+        pd.lasting.verify_from = from;
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
         self.out.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
     }

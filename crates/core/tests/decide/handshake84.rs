@@ -6,14 +6,15 @@ use urbd_core::decide::handshake84::{
     occasion, on_uuids, peer_disk_counts_as, rebooted_while_suspended,
 };
 use urbd_core::decide::split_brain::Side;
+use urbd_core::decide::uuid84::Ancestor;
 use urbd_core::decide::uuid84::{self, Comparison, UuidSet, Verdict};
 use urbd_core::decide::{DiskState, Reason};
 use urbd_core::{Policies, RrConflict};
 use wire::AfterSplitBrain;
 
-const SPLIT_AUTO: Verdict = Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true };
-const SPLIT: Verdict = Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true };
-const SPLIT_EMPTY: Verdict = Verdict::SplitBrain { bitmap_usable: false, ancestor_known: false };
+const SPLIT_AUTO: Verdict = Verdict::SplitBrain(Ancestor::InBitmaps);
+const SPLIT: Verdict = Verdict::SplitBrain(Ancestor::InHistory);
+const SPLIT_EMPTY: Verdict = Verdict::SplitBrain(Ancestor::Unknown);
 
 const VERDICTS: [(&str, Verdict); 11] = [
     ("no-sync", Verdict::NoSync),
@@ -221,7 +222,7 @@ fn assert_safe(i: &Input) {
     assert!(agree, "\n{i:?}\n{mine:?}\n{peers:?}");
     if let (Decision::Source { full }, false) = (mine.decision, gives_up(peers.decision)) {
         assert!(i.me.disk > DiskState::Inconsistent, "an Inconsistent source: {i:?}");
-        let unusable = matches!(i.comparison.verdict, Verdict::SplitBrain { bitmap_usable: false, .. });
+        let unusable = matches!(i.comparison.verdict, Verdict::SplitBrain(Ancestor::InHistory | Ancestor::Unknown));
         assert!(full || !unusable, "a bitmap resync without a usable bitmap: {i:?}");
     }
     let asked_for = i.always_asbp || i.me.discard_my_data != i.peer.discard_my_data;

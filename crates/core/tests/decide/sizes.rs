@@ -1,6 +1,7 @@
 use crate::table::{self, Args};
 use crate::words::{disk, sector};
 use units::Sector;
+use urbd_core::decide::sizes::Grown;
 use urbd_core::decide::sizes::{
     Known, Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
     when_connected,
@@ -37,7 +38,8 @@ fn sizes_row(args: &Args) -> String {
         SizesVerdict::Refuse(reason) => format!("refuse {}", reason.name()),
         SizesVerdict::Keep(reason) => format!("keep {}", reason.name()),
         SizesVerdict::Adopt(a) => {
-            let flags = [(a.set_grown_bits, " set-bits"), (a.send_sizes, " send-sizes"), (a.resync_grown, " resync")];
+            let (marked, resynced) = (a.grown != Grown::Equal, a.grown == Grown::Resynced);
+            let flags = [(marked, " set-bits"), (a.send_sizes, " send-sizes"), (resynced, " resync")];
             let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
             format!("size={} user={} peer={}{flags}", a.size.0, a.user.0, a.peer.0)
         }

@@ -1,5 +1,6 @@
 use crate::table::{self, Args};
 use units::Generation;
+use urbd_core::decide::uuid84::Ancestor;
 use urbd_core::decide::uuid84::{Comparison, Input, NEW_BM_OFFSET, Node, UuidSet, Verdict, compare};
 
 /// `0`, `4`, or a letter; `+` adds the sync-UUID offset, `'` sets the Primary bit.
@@ -55,8 +56,8 @@ pub(crate) fn verdict_text(v: Verdict) -> String {
         Verdict::Source { full: true } => "source-full".into(),
         Verdict::Target { full: false } => "target".into(),
         Verdict::Target { full: true } => "target-full".into(),
-        Verdict::SplitBrain { bitmap_usable: true, .. } => "split-brain-auto".into(),
-        Verdict::SplitBrain { .. } => "split-brain".into(),
+        Verdict::SplitBrain(Ancestor::InBitmaps) => "split-brain-auto".into(),
+        Verdict::SplitBrain(_) => "split-brain".into(),
         Verdict::Unrelated => "unrelated".into(),
         Verdict::RequiresProtocol(n) => format!("requires-protocol-{n}"),
         Verdict::RequiresWsame => "requires-wsame".into(),

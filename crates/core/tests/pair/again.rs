@@ -2,6 +2,7 @@
 
 use crate::rig::{Pair, Shape, VOLUME};
 use units::{Duration, NodeMask};
+use urbd_core::decide::Handler;
 use urbd_core::{Access, Command, Effect, Inherited, Resource, ResourceConfig};
 use wire::{ConnState, DiskState, Role};
 
@@ -260,7 +261,7 @@ pub(crate) fn nobody_goes_on_with_data_that_does_not_come_from_what_was_in_use()
 }
 
 fn fenced(cfg: &mut ResourceConfig) {
-    cfg.fence_handler = true;
+    cfg.handlers.push(Handler::FencePeer);
     cfg.volumes[0].disk.as_mut().unwrap().fencing = urbd_core::Fencing::ResourceOnly;
 }
 

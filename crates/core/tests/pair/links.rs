@@ -3,6 +3,7 @@
 use crate::rig::{Pair, VOLUME};
 use std::cell::Cell;
 use units::Duration;
+use urbd_core::decide::Handler;
 use urbd_core::{Command, Fencing, ResourceConfig, Segments};
 use wire::{BlockAck, ConnState, DiskState, Packet, Socket};
 
@@ -84,7 +85,7 @@ thread_local! {
 /// A write is frozen, as its answer was lost with the link, and the peer comes back and answers it at once.
 fn answered_on_the_next_link(answer: fn(BlockAck) -> Packet) -> Pair {
     let mut pair = Pair::with(true, |cfg| {
-        cfg.fence_handler = true;
+        cfg.handlers.push(Handler::FencePeer);
         for volume in &mut cfg.volumes {
             volume.disk.as_mut().expect("a disk").fencing = Fencing::ResourceAndStonith;
         }

@@ -2,6 +2,7 @@
 
 use crate::rig::Pair;
 use units::Duration;
+use urbd_core::decide::Handler;
 use urbd_core::{Command, ConnectionState, Fencing, ResourceConfig};
 use wire::{ConnState, DiskState, Packet};
 
@@ -40,7 +41,7 @@ pub(crate) fn who_sends_anything_is_alive() {
 #[test]
 pub(crate) fn a_handler_of_a_former_connection_does_not_fence() {
     let mut pair = Pair::with(true, |cfg| {
-        cfg.fence_handler = true;
+        cfg.handlers.push(Handler::FencePeer);
         cfg.volumes[0].disk.as_mut().unwrap().fencing = Fencing::ResourceAndStonith;
     });
     pair.unlink();
@@ -66,7 +67,7 @@ pub(crate) fn a_handler_of_a_former_connection_does_not_fence() {
 #[test]
 pub(crate) fn a_peer_that_is_back_is_not_fenced() {
     let mut pair = Pair::with(true, |cfg| {
-        cfg.fence_handler = true;
+        cfg.handlers.push(Handler::FencePeer);
         cfg.volumes[0].disk.as_mut().unwrap().fencing = Fencing::ResourceAndStonith;
     });
     pair.command(0, Command::Secondary { force: false });

@@ -159,9 +159,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         name: "r0".to_owned(),
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
-        fence_handler: false,
-        before_resync_target: false,
-        before_resync_source: false,
+        handlers: Vec::new(),
         volumes: vec![VolumeConfig {
             volume: VOLUME,
             disk: Some(DiskConfig { meta: shape.kind, ..DiskConfig::default() }),

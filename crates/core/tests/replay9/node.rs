@@ -179,9 +179,7 @@ impl Node {
             name: "r0".to_owned(),
             node,
             on_no_data: urbd_core::OnNoData::IoError,
-            fence_handler: false,
-            before_resync_target: false,
-            before_resync_source: false,
+            handlers: Vec::new(),
             volumes: starts
                 .iter()
                 .map(|(volume, start)| VolumeConfig { volume: *volume, disk: Some(disk(start)) })

@@ -146,14 +146,14 @@ impl Runner {
 
     fn run_handler(&mut self, id: u64, call: &HandlerCall) {
         let helper = HelperCall {
-            helper: call.event.to_owned(),
+            helper: call.event.name().to_owned(),
             peer: call.peer.map(|peer| (peer.index() as u8, self.peer_name(peer).to_owned())),
             volume: call.volume.map(|v| v.0),
             minor: call.volume.and_then(|v| self.minors.get(&v).copied()),
         };
         self.control.publish(Event::HelperCalled(helper.clone()));
         self.pending_handlers.insert(id, helper);
-        let ended = match self.local.handlers.command(call.event) {
+        let ended = match self.local.handlers.command(call.event.name()) {
             None => Some(0),
             Some(command) => {
                 let (command, environment) = (command.to_owned(), self.handler_environment(call));

@@ -7,6 +7,7 @@ use crate::input::Input;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::decide::Handler;
 use urbd_core::{
     BlockRequest, Command, ConnectionConfig, DiskConfig, DiskDone, DiskError, DiskOp, Effect, Fencing, LinkDown,
     LinkUp, MetaDone, OnIoError, OnNoData, OpId, OpenedDisk, Policies, Protocol, RequestKind, Resource, ResourceConfig,
@@ -495,9 +496,7 @@ fn config(input: &mut Input<'_>, peer: NodeId, volumes: u16, role: Role) -> Reso
         name: "r0".to_owned(),
         node: NodeId::new(0).expect("a node id"),
         on_no_data: if input.one_in(4) { OnNoData::SuspendIo } else { OnNoData::IoError },
-        fence_handler: input.flag(),
-        before_resync_target: false,
-        before_resync_source: false,
+        handlers: if input.flag() { vec![Handler::FencePeer] } else { Vec::new() },
         volumes,
         connections: vec![c],
     }

@@ -224,7 +224,7 @@ impl Resource {
             }
             self.node.devices[d].clear_out_of_sync(i, grown);
         } else if by.children.contains(i) {
-            self.node.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
+            self.node.connections[i].peer_devices[d].lasting.keeps = crate::peer_device::Keeps::LostWrites;
         }
         None
     }
@@ -253,10 +253,10 @@ impl Node {
         let Some(b) = &self.devices[d].backing else { return };
         let (current, history) = (b.md.current, b.md.history.to_vec());
         let pd = &mut self.connections[i].peer_devices[d];
-        if let Some(told) = pd.uuids110.as_mut().filter(|told| !told.current.same(current)) {
+        if let Some(told) = pd.link.told.uuids110.as_mut().filter(|told| !told.current.same(current)) {
             (told.current, told.history) = (current, history);
         }
-        pd.uuids.iter_mut().for_each(|told| told.current = current);
+        pd.link.told.uuids.iter_mut().for_each(|told| told.current = current);
     }
 }
 

@@ -24,9 +24,9 @@ pub(super) enum When {
 }
 
 impl Repair {
-    /// What outlives a link.
-    pub(crate) fn over_links(self) -> Repair {
-        Repair { when: When::Never, ..self }
+    /// Whoever was waited for was waited for on the link before.
+    pub(crate) fn link_begins(&mut self) {
+        self.when = When::Never;
     }
 
     pub(crate) fn found_differences(&mut self) {

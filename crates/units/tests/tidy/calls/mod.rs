@@ -50,12 +50,12 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("knot of all functions", [4, 3, 2]),
     ("mean reach of a method", [68, 11, 21]),
     ("files in one circle of calls", [63, 13, 34]),
-    ("fields in reach of a file", [408, 71, 207]),
+    ("fields in reach of a file", [405, 71, 207]),
     ("files with over 60 in reach", [65, 5, 29]),
-    ("bools as fields", [164, 58, 54]),
-    ("bools in fields and variants", [225, 74, 76]),
+    ("bools as fields", [148, 58, 54]),
+    ("bools in fields and variants", [207, 74, 76]),
     ("questions of dialect and version", [209, 3, 1]),
-    ("lines, in hundreds", [263, 123, 100]),
+    ("lines, in hundreds", [265, 123, 100]),
 ];
 
 /// What is known of a type by its methods.
