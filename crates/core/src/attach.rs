@@ -7,9 +7,11 @@ mod consent;
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
 use crate::attach::attaching::{Attaching, Step};
+use crate::command::caller::Caller;
 use crate::connection::Connection;
 use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
+use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
 use crate::device::{Backing, Device, Flushing, Leaving};
@@ -27,7 +29,7 @@ const BITMAP_PIECE: u64 = 1 << 20;
 
 impl Resource {
     /// Begins to attach. The command ends when the disk has its state, or cannot be used.
-    pub(crate) fn attach(&mut self, d: VolumeNr, command: Option<u64>) {
+    pub(crate) fn attach(&mut self, d: VolumeNr, command: Option<Caller>) {
         let dev = &mut self.node.devices[d];
         if dev.cfg.is_none() {
             return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
@@ -61,7 +63,7 @@ impl Resource {
         for command in detaching {
             self.end(Some(command), Ok(()));
         }
-        self.out.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
+        self.out.note(Severity::Error, Some(d), None, Topic::AttachFailed, text.clone());
         self.out.status_changed = true;
         if self.node.state.replicates_anywhere(d) {
             // The handshake, or a later word, may have said that it is being attached.
@@ -204,7 +206,7 @@ impl Resource {
         }
         if applied > 0 {
             let text = format!("the activity log marked {} KiB more as different", applied * 4);
-            self.out.note(Severity::Info, Some(d), None, "activity-log-applied", text);
+            self.out.note(Severity::Info, Some(d), None, Topic::ActivityLogApplied, text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
@@ -233,7 +235,7 @@ impl Resource {
             full_sync,
         });
         let text = format!("disk is {}: {}", attach.disk, attach.reason);
-        self.out.note(Severity::Info, Some(d), None, attach.reason.name(), text);
+        self.out.note(Severity::Info, Some(d), None, attach.reason, text);
         self.settle_metadata(d, attach.activity_log != AlAction::Keep);
     }
 
@@ -243,13 +245,13 @@ impl Resource {
             match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
                 Ok(replayed) if !replayed.gap => {
                     if let Some(complaint) = replayed.complaint() {
-                        self.out.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
+                        self.out.note(Severity::Warning, Some(d), None, Topic::ActivityLogDamaged, complaint);
                     }
                     return Some(replayed.hot);
                 }
                 // A transaction in the middle is missing: its extents are not known.
-                Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
-                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e})")),
+                Ok(_) => (Topic::ActivityLogHole, "the activity log has a hole".to_owned()),
+                Err(e) => (Topic::ActivityLogUnreadable, format!("the activity log cannot be read ({e})")),
             };
         self.out.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
         None
@@ -487,8 +489,14 @@ impl Resource {
 
     // -- errors -------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn data_error(&mut self, d: VolumeNr, what: &str, range: SectorRange, error: IoError) {
-        let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
+    pub(crate) fn data_error(
+        &mut self,
+        d: VolumeNr,
+        failure: io_error::Failure,
+        what: &str,
+        range: SectorRange,
+        error: IoError,
+    ) {
         let text = format!("{what} error ({error}) on the local disk at {range}");
         self.disk_error(d, failure, text);
     }
@@ -510,7 +518,7 @@ impl Resource {
         let policy = self.node.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
         let peer_good = self.node.state.good_peers(d).any(|i| self.node.state.replicates(i, d));
         let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(d), peer_good);
-        self.out.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
+        self.out.note(Severity::Error, Some(d), None, reason, format!("{text}: {reason}"));
         if let Some(disk) = disk.filter(|_| self.node.devices[d].backing.is_some()) {
             self.took_place(Set::Disk(d, disk));
             if disk == DiskState::Inconsistent {

@@ -6,6 +6,7 @@ use crate::api::{ConnectionState, Event, Severity};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::uuid84::UuidSet;
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
@@ -42,7 +43,7 @@ impl Resource {
         let Some(slot) = self.node.devices[d].slot(i) else {
             return self.out.protocol_error(
                 i,
-                "bitmap-without-disk",
+                Topic::BitmapWithoutDisk,
                 "a bitmap for a volume without a disk".to_owned(),
             );
         };
@@ -65,7 +66,7 @@ impl Resource {
             _ => unreachable!("only bitmap packets come here"),
         };
         match end {
-            Err(violation) => self.out.protocol_error(i, "bad-bitmap", violation.to_string()),
+            Err(violation) => self.out.protocol_error(i, Topic::BadBitmap, violation.to_string()),
             Ok(false) => {
                 self.node.connections[i].peer_devices[d].link.exchange.put_bitmap(PeersBitmap::Arriving(receiver))
             }
@@ -93,7 +94,7 @@ impl Resource {
                     Severity::Info,
                     Some(d),
                     Some(i),
-                    "late-bitmap",
+                    Topic::LateBitmap,
                     format!("bitmap received in {other}"),
                 );
             }
@@ -163,7 +164,7 @@ impl Resource {
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
         if self.node.connections[i].peer_devices[d].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::SourceWentOn, text);
         }
         let failed = self.bits_failed(i, d);
         if self.node.connections[i].speaks9() {
@@ -224,7 +225,7 @@ impl Resource {
         if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            self.out.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::ResyncIncomplete, text);
             return true;
         }
         if peer_disk == DiskState::UpToDate {
@@ -236,7 +237,7 @@ impl Resource {
         if peer_disk < DiskState::Inconsistent {
             let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
-            self.out.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
+            self.out.note(Severity::Error, Some(d), Some(i), Topic::ResyncGivenUp, text);
         } else {
             self.report_end(i, d, failed);
         }
@@ -269,7 +270,7 @@ impl Resource {
         let severity = if failed == 0 { Severity::Info } else { Severity::Error };
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
-        self.out.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
+        self.out.tell(severity, Some(d), Some(i), Topic::ResyncDone, Event::ResyncEnded { failed }, text);
     }
 }
 

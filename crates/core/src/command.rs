@@ -3,6 +3,7 @@
 
 pub(crate) mod again;
 pub(crate) mod agreement;
+pub(crate) mod caller;
 mod connections;
 pub(crate) mod disks;
 pub(crate) mod pending;
@@ -13,6 +14,7 @@ pub(crate) mod two_phase;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, failure};
+use crate::command::caller::Caller;
 use crate::command::pending::{AfterParting, Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
@@ -20,6 +22,7 @@ use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
 use crate::decide::state::Replication;
 use crate::decide::suspend::ResumeStep;
+use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::device::Leaving;
@@ -29,14 +32,14 @@ use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
 impl Resource {
-    pub(crate) fn end(&mut self, id: Option<u64>, result: Result<(), CommandError>) {
-        let attended = id.filter(|id| !disks::is_unattended(*id));
-        if let Some(id) = attended.filter(|id| self.promoted_again(*id, &result)) {
+    pub(crate) fn end(&mut self, id: Option<Caller>, result: Result<(), CommandError>) {
+        let attended = id.filter(|caller| caller.owner().is_some() && self.promoted_again(*caller, &result));
+        if let Some(id) = attended.and_then(Caller::owner) {
             self.out.emit(Effect::CommandDone { id, result });
         }
     }
 
-    pub(crate) fn command(&mut self, id: u64, command: Command) {
+    pub(crate) fn command(&mut self, id: Caller, command: Command) {
         let volume = |r: &Self, v: VolumeNr| {
             let there = r.devices.contains(v).then_some(v);
             there.ok_or_else(|| failure(127, format!("there is no volume {v} in resource {}", r.cfg.name)))
@@ -108,7 +111,7 @@ impl Resource {
     }
 
     /// A command has begun. It is looked at for the first time when what it came from is over.
-    fn wait_for(&mut self, id: u64, what: Waiting) {
+    fn wait_for(&mut self, id: Caller, what: Waiting) {
         self.begun.push(Pending::new(id, what));
         self.out.chores.mark();
     }
@@ -166,7 +169,7 @@ impl Resource {
         }
     }
 
-    fn step_command(&mut self, id: u64, what: Waiting) -> Progress {
+    fn step_command(&mut self, id: Caller, what: Waiting) -> Progress {
         match what {
             Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
             Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
@@ -184,7 +187,7 @@ impl Resource {
         }
     }
 
-    fn answered(&mut self, i: NodeId, command: u64, outcome: Result<(), Refusal>) {
+    fn answered(&mut self, i: NodeId, command: Caller, outcome: Result<(), Refusal>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
         let Pending { id, what, .. } = self.pending.remove(at);
         let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
@@ -226,7 +229,7 @@ impl Resource {
     }
 
     /// What a command has come to: it waits on, at this place among the others, or has its result.
-    fn goes_on_or_ends(&mut self, at: usize, id: u64, progress: Progress) {
+    fn goes_on_or_ends(&mut self, at: usize, id: Caller, progress: Progress) {
         match progress {
             Progress::Waits(what) => self.pending.insert(at, Pending::new(id, what)),
             Progress::Later(what, time) => self.pending.insert(at, Pending { id, what, later: Some(time) }),
@@ -238,7 +241,7 @@ impl Resource {
     // -- pausing and freezing -----------------------------------------------------------------------------------------
 
     /// The administrator's word about a volume's resync, with whatever peer.
-    fn pause(&mut self, id: u64, d: VolumeNr, on: bool) {
+    fn pause(&mut self, id: Caller, d: VolumeNr, on: bool) {
         let differs: Vec<_> =
             self.node.state.pairs(d).filter(|(_, p)| p.paused.by_user != on).map(|(i, _)| i).collect();
         let result = if differs.is_empty() {
@@ -260,7 +263,7 @@ impl Resource {
         self.end(Some(id), result);
     }
 
-    fn suspend_io(&mut self, id: u64, d: VolumeNr) {
+    fn suspend_io(&mut self, id: Caller, d: VolumeNr) {
         if let Err(refusal) = self.make(Set::FrozenByUser(true), Kind::Wish) {
             let error = self.refusal(d, refusal.code);
             return self.end(Some(id), Err(error));
@@ -275,7 +278,7 @@ impl Resource {
         Progress::Ended(Ok(()))
     }
 
-    fn resume_io(&mut self, id: u64, d: VolumeNr) {
+    fn resume_io(&mut self, id: Caller, d: VolumeNr) {
         self.resume_again();
         let view = self.view(d);
         for step in suspend::resume_io(&view, self.node.devices[d].new_generation_pending) {
@@ -303,7 +306,7 @@ impl Resource {
     // -- the end ------------------------------------------------------------------------------------------------------
 
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
-    fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
+    fn step_down(&mut self, id: Caller, force: bool, leave: Leave) -> Progress {
         if self.node.state.is_primary() {
             match self.step_demotion(id, false, false) {
                 Progress::Ended(Err(e)) => return Progress::Ended(Err(e)),
@@ -336,17 +339,16 @@ impl Resource {
     }
 
     /// Going down: leaves a peer as `disconnect` does.
-    fn leave_peer(&mut self, id: u64, i: NodeId, force: bool, leave: Leave) -> Progress {
+    fn leave_peer(&mut self, id: Caller, i: NodeId, force: bool, leave: Leave) -> Progress {
         let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
             Some(at) if self.node.now < at + Leave::PATIENCE => waits,
             // The users of the peer would lose their data with this node.
             Some(_) if !force && self.node.state.peers[i].is_primary_without_data() => {
                 // Should it agree after all, this node is disconnected.
-                let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
-                self.pending.push(Pending::new(unattended, goes_on));
-                self.transaction.hand_over_to(unattended);
+                self.pending.push(Pending::new(Caller::Leaving(i), goes_on));
+                self.transaction.hand_over_to(Caller::Leaving(i));
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))
@@ -380,7 +382,7 @@ impl Resource {
             }
             Progress::Ended(Err(e)) => {
                 let text = format!("going down although that was refused: {}", e.text);
-                self.out.note(Severity::Warning, None, Some(i), "left-by-force", text);
+                self.out.note(Severity::Warning, None, Some(i), Topic::LeftByForce, text);
                 self.out.part(i);
                 return Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } });
             }
@@ -418,7 +420,7 @@ impl Resource {
 
     // -- verify -------------------------------------------------------------------------------------------------------
 
-    fn verify(&mut self, id: u64, with: Option<NodeId>, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
+    fn verify(&mut self, id: Caller, with: Option<NodeId>, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
         let Some(i) = with.or_else(|| self.partner(d)) else {
             return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
         };
@@ -427,7 +429,7 @@ impl Resource {
         Ok(())
     }
 
-    fn step_verify(&mut self, id: u64, i: NodeId, d: VolumeNr, sent: bool) -> Progress {
+    fn step_verify(&mut self, id: Caller, i: NodeId, d: VolumeNr, sent: bool) -> Progress {
         let at = |sent| Progress::Waits(Waiting::Verify { peer: i, volume: d, sent });
         if sent {
             return at(sent);
@@ -452,7 +454,7 @@ impl Resource {
             }
             _ if status != 0 => {
                 let text = format!("handler {} ended with {status}", call.event);
-                self.out.note(Severity::Warning, None, i, "handler-failed", text);
+                self.out.note(Severity::Warning, None, i, Topic::HandlerFailed, text);
             }
             _ => {}
         }

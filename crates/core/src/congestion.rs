@@ -6,6 +6,7 @@ use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::DiskState;
@@ -42,10 +43,10 @@ impl Resource {
         );
         match c.cfg.on_congestion {
             OnCongestion::PullAhead => {
-                self.out.note(Severity::Warning, Some(d), Some(i), "pull-ahead", format!("{text}: running ahead"));
+                self.out.note(Severity::Warning, Some(d), Some(i), Topic::PullAhead, format!("{text}: running ahead"));
                 self.run_ahead(i, d);
             }
-            OnCongestion::Disconnect => self.out.give_up(i, "congestion", text),
+            OnCongestion::Disconnect => self.out.give_up(i, Topic::Congestion, text),
             OnCongestion::Block => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::al::queue::AlQueue;
 use crate::api::{Access, OpenedDisk, Openers};
+use crate::command::caller::Caller;
 use crate::config::{DiskConfig, VolumeConfig};
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Latencies;
@@ -44,7 +45,7 @@ pub(crate) struct Device {
     /// How often a disk was taken into service or let go of.
     pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
-    pub(crate) detach_commands: Vec<u64>,
+    pub(crate) detach_commands: Vec<Caller>,
     /// The disk is being let go of.
     pub(crate) leaving: Option<Leaving>,
     pub(crate) attaching: Option<crate::attach::attaching::Attaching>,

@@ -7,6 +7,7 @@ use crate::connection::Connection;
 use crate::decide::change::Set;
 use crate::decide::sizes::Grown;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::Kind;
 use crate::decide::{Reason, sizes};
 use crate::device::Device;
@@ -20,7 +21,7 @@ impl Resource {
         if self.node.connections[i].speaks9() {
             return self.refuse_sizes9(i, reason);
         }
-        self.out.give_up(i, reason.name(), reason.to_string());
+        self.out.give_up(i, reason, reason.to_string());
     }
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
@@ -115,7 +116,7 @@ impl Resource {
         self.out.status_changed = true;
         if old != size {
             let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
-            self.out.note(Severity::Info, Some(d), None, "size-changed", text);
+            self.out.note(Severity::Info, Some(d), None, Topic::SizeChanged, text);
         }
     }
 
@@ -131,7 +132,7 @@ impl Resource {
         }
         if let Err(refusal) = self.make(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
             let text = format!("the grown area is not synced: {}", refusal.code);
-            self.out.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), Topic::NoGrowResync, text);
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
+use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
 use crate::peer_device::PeerDevice;
 use crate::peer_device::WhenBad;
@@ -36,11 +37,11 @@ impl Resource {
             (Phase::Parameters, Packet::Protocol(theirs)) => self.protocol_received(i, theirs),
             (Phase::Challenge, Packet::Protocol(_)) => {
                 let text = "the peer does not authenticate; set cram-hmac-alg and shared-secret on both nodes";
-                self.out.refuse(i, "authentication-failed", text);
+                self.out.refuse(i, Topic::AuthenticationFailed, text);
             }
             (Phase::Parameters, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
             (_, other) => {
-                self.out.protocol_error(i, "out-of-phase", format!("{} in the middle of the handshake", name(other)))
+                self.out.protocol_error(i, Topic::OutOfPhase, format!("{} in the middle of the handshake", name(other)))
             }
         }
     }
@@ -60,7 +61,11 @@ impl Resource {
             _ => {}
         }
         if !self.node.devices.contains(d) {
-            return self.out.protocol_error(i, "unknown-volume", format!("{} for unknown volume {d}", name(&packet)));
+            return self.out.protocol_error(
+                i,
+                Topic::UnknownVolume,
+                format!("{} for unknown volume {d}", name(&packet)),
+            );
         }
         let seq = match &packet {
             Packet::OvResult(result) => Some(result.seq),
@@ -81,7 +86,7 @@ impl Resource {
         };
         if unasked {
             let text = format!("{}, which the configuration rules out", name(&packet));
-            return self.out.protocol_error(i, "unknown-answer", text);
+            return self.out.protocol_error(i, Topic::UnknownAnswer, text);
         }
         if matches!(packet, Packet::Superseded(_)) {
             hit("conflicts", || "lost: superseded".to_owned());
@@ -108,7 +113,7 @@ impl Resource {
                 let VerifyResultId { block: BlockAck { sector, size, seq, .. }, outcome } = *result;
                 self.verify_result(i, d, &VerifyResult { sector, size, seq, outcome });
             }
-            other => self.out.protocol_error(i, "wrong-stream", format!("{} on the control stream", name(&other))),
+            other => self.out.protocol_error(i, Topic::WrongStream, format!("{} on the control stream", name(&other))),
         }
     }
 
@@ -150,7 +155,11 @@ impl Resource {
                     | Packet::State(_)
             );
             if !tolerated {
-                self.out.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
+                self.out.protocol_error(
+                    i,
+                    Topic::UnknownVolume,
+                    format!("{} for unknown volume {volume}", name(&packet)),
+                );
             }
             return;
         }
@@ -201,7 +210,7 @@ impl Resource {
             Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),
             other => {
                 self.out.release(payload);
-                self.out.protocol_error(i, "wrong-stream", format!("{} on the data stream", name(&other)));
+                self.out.protocol_error(i, Topic::WrongStream, format!("{} on the data stream", name(&other)));
             }
         }
     }
@@ -211,7 +220,7 @@ impl Resource {
         let own = self.node.connections[i].cfg.integrity.clone().unwrap_or_default();
         if own != p.integrity_alg.as_str() {
             let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
-            self.out.give_up(i, "integrity-alg-differs", text);
+            self.out.give_up(i, Topic::IntegrityAlgDiffers, text);
         }
     }
 

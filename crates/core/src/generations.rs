@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::api::Severity;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::uuid84::UuidSet;
 use crate::device::{Backing, Device};
 use crate::dialect9::first_write::due::FirstWrite;
@@ -66,7 +67,7 @@ impl Resource {
             c.peer_devices[d].link.compared.done = false;
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
-        self.out.note(Severity::Info, Some(d), None, "new-generation", text);
+        self.out.note(Severity::Info, Some(d), None, Topic::NewGeneration, text);
     }
 
     /// The sets of all nodes make the same step, from the same generation.

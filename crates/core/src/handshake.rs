@@ -8,6 +8,7 @@ use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
 use crate::decide::private::Decides;
 use crate::decide::split_brain::{Loser, Side};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, handshake84, protocol, uuid84};
@@ -85,7 +86,7 @@ impl Resource {
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
             Err(refusal) => {
-                return self.out.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
+                return self.out.refuse(i, Topic::IncompatibleVersions, &wire::Violation::from(refusal).to_string());
             }
         };
         let volumes = self.node.devices.len();
@@ -96,14 +97,14 @@ impl Resource {
         self.out.emit(Effect::Dialect { peer: i, dialect, integrity });
         if volumes > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
-            return self.out.refuse(i, "too-many-volumes", &text);
+            return self.out.refuse(i, Topic::TooManyVolumes, &text);
         }
         if dialect.version.is_9() && !self.fits_dialect9(i, theirs) {
             return;
         }
         if self.node.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
             let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer";
-            return self.out.refuse(i, "no-integrity", text);
+            return self.out.refuse(i, Topic::NoIntegrity, text);
         }
         if auth {
             let challenge = self.node.connections[i].link.as_ref().expect("a packet came").challenge;
@@ -119,12 +120,12 @@ impl Resource {
         let c = &self.node.connections[i];
         let Some(algorithm) = c.cfg.cram_hmac.clone() else {
             let text = "the peer wants authentication, but cram-hmac-alg is not configured here".to_owned();
-            return self.out.protocol_error(i, "unexpected-challenge", text);
+            return self.out.protocol_error(i, Topic::UnexpectedChallenge, text);
         };
         let own = c.link.as_ref().expect("a packet came").challenge;
         let theirs = bytes.as_slice();
         if theirs.len() < 64 || theirs[..64] == own {
-            return self.out.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
+            return self.out.refuse(i, Topic::ReflectedChallenge, "the peer sent our own challenge back");
         }
         let (peer, message) = (i, theirs.to_vec());
         let [message, expected] = self.salted(i, [message, own.to_vec()]);
@@ -142,7 +143,7 @@ impl Resource {
     pub(crate) fn hmac_done(&mut self, i: NodeId, token: u32, mac: Option<Vec<u8>>) {
         let Some(mac) = mac.and_then(|m| wire::AuthBytes::new(&m)) else {
             let text = "cram-hmac-alg or shared-secret cannot be used; check both in the configuration".to_owned();
-            return self.out.give_up(i, "no-hmac", text);
+            return self.out.give_up(i, Topic::NoHmac, text);
         };
         match token {
             OUR_RESPONSE => {
@@ -174,7 +175,7 @@ impl Resource {
             self.send_parameters(i);
         } else {
             let text = "the peer does not know the shared secret; make shared-secret equal on both nodes";
-            self.out.refuse(i, "authentication-failed", text);
+            self.out.refuse(i, Topic::AuthenticationFailed, text);
         }
     }
 
@@ -200,7 +201,11 @@ impl Resource {
         }
         self.enter(i, Phase::Parameters);
         if let Err(refusal) = self.make(Set::Connection(i, ConnectionState::Connected), Kind::Fact) {
-            self.out.give_up(i, "handshake-refused", format!("the handshake is not possible now: {}", refusal.code));
+            self.out.give_up(
+                i,
+                Topic::HandshakeRefused,
+                format!("the handshake is not possible now: {}", refusal.code),
+            );
         }
     }
 
@@ -234,7 +239,7 @@ impl Resource {
                 self.enter(i, Phase::Running);
                 self.shake_hands9(i);
             }
-            Err(reason) => self.out.give_up(i, reason.name(), reason.to_string()),
+            Err(reason) => self.out.give_up(i, reason, reason.to_string()),
         }
     }
 
@@ -246,7 +251,7 @@ impl Resource {
         let told = self.node.connections[i].version() >= 89;
         if handshake && told && own != p.csums_alg.as_str() {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
-            return self.out.give_up(i, "csums-alg-differs", text);
+            return self.out.give_up(i, Topic::CsumsAlgDiffers, text);
         }
         self.node.connections[i].peer_verify = p.verify_alg;
     }
@@ -267,10 +272,10 @@ impl Resource {
                 }
             }
             (UuidsVerdict::SkipInitialSync, reason) => {
-                self.out.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Info, Some(d), Some(i), reason, reason.to_string());
                 self.accept_as_equal(i, d, packet);
             }
-            (UuidsVerdict::Disconnect, reason) => self.out.give_up(i, reason.name(), reason.to_string()),
+            (UuidsVerdict::Disconnect, reason) => self.out.give_up(i, reason, reason.to_string()),
         }
     }
 
@@ -302,7 +307,7 @@ impl Resource {
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
         self.node.connections[i].peer_devices[d].link.told.attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
-            return self.out.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason, reason.to_string());
         }
         if both_are_source(self.node.state.replication(i, d), their_replication) {
             return self.two_sources(i, d, theirs);
@@ -356,7 +361,7 @@ impl Resource {
         let kind = if first { Kind::Wish } else { Kind::Fact };
         if let Err(Refusal { code, .. }) = self.make(change, kind) {
             let text = format!("the peer's state is not acceptable: {code}");
-            return self.out.give_up(i, "peer-state-refused", text);
+            return self.out.give_up(i, Topic::PeerStateRefused, text);
         }
         if first && self.node.devices.ids().all(|d| self.node.state.replicates(i, d)) {
             self.node.connections[i].discard_my_data = false;
@@ -385,12 +390,12 @@ impl Resource {
                     "{reason}: with protocol A it may lack writes that were acknowledged here. To give these up, \
                      `connect --discard-my-data` here; to keep them, invalidate the peer's disk there, then connect"
                 );
-                return self.out.end_link(i, LinkEnd::SurvivorInsists, reason.name(), text);
+                return self.out.end_link(i, LinkEnd::SurvivorInsists, reason, text);
             }
             self.node.connections[i].survivor_insists = true;
         }
         let text = "both nodes have decided to be the source: connecting again".to_owned();
-        self.out.drop_link(i, ConnectionState::NetworkFailure, "two-sources", text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::TwoSources, text);
     }
 
     /// What makes this state a reason to compare generations, if anything.
@@ -427,7 +432,7 @@ impl Resource {
     /// When the peer connects again, it knows what was refused.
     fn connect_for_peers_writes(&mut self, i: NodeId) {
         let text = "this disk lacks writes of the peer: connecting again".to_owned();
-        self.out.drop_link(i, ConnectionState::NetworkFailure, "disk-lacks-peers-writes", text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::DiskLacksPeersWrites, text);
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
@@ -489,7 +494,7 @@ impl Resource {
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason
         );
         let event = Event::Compared(outcome.decision);
-        self.out.tell(Severity::Info, Some(d), Some(i), outcome.reason.name(), event, text);
+        self.out.tell(Severity::Info, Some(d), Some(i), outcome.reason, event, text);
         if split && outcome.decision == Decision::Disconnect {
             self.note_split_brain(i, d, theirs_uuids.dirty_bits);
         }
@@ -500,7 +505,7 @@ impl Resource {
                  discard it all the same, make {whose} Secondary and invalidate its disk",
                 outcome.reason
             );
-            self.out.note(Severity::Warning, Some(d), Some(i), "discard-my-data-overridden", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), Topic::DiscardMyDataOverridden, text);
         }
         for handler in &outcome.handlers {
             self.out.handler(*handler, Some(d), Some(i));
@@ -509,7 +514,7 @@ impl Resource {
             self.new_generation(d);
             let text = "the peer may have rebooted while I/O was frozen, and lack what it had acknowledged: \
                         connecting again for a resync";
-            self.out.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
+            self.out.drop_link(i, ConnectionState::ProtocolError, Topic::RebootedWhileFrozen, text.to_owned());
             return None;
         }
         self.node.connections[i].peer_devices[d].link.compared.done = outcome.decision != Decision::TreatPeerAsDiskless;
@@ -548,7 +553,7 @@ impl Resource {
             self.took_place(Set::Disk(d, DiskState::Inconsistent));
         }
         let text = format!("{reason}, and the generations do not tell: connecting again for a full resync");
-        self.out.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+        self.out.drop_link(i, ConnectionState::NetworkFailure, reason, text);
         None
     }
 
@@ -577,11 +582,11 @@ impl Resource {
         let negotiating = self.node.state.disk(d) == DiskState::Negotiating;
         match decision {
             Decision::Disconnect => {
-                self.out.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason, reason.to_string());
                 return None;
             }
             Decision::Retry => {
-                self.out.retry_later(i, reason.name(), reason.to_string());
+                self.out.retry_later(i, reason, reason.to_string());
                 return None;
             }
             Decision::FailOwnDisk => {

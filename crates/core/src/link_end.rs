@@ -13,6 +13,7 @@ use crate::Resource;
 use crate::api::{ConnectionState, ConnectionState as Lost, Effect, Event, Severity};
 use crate::connection::Phase;
 use crate::decide::change::Set;
+use crate::decide::topic::Named;
 use crate::dialect9::survivors::loss::Survivor;
 use crate::link_end::endings::{Ending, LinkEnd};
 use units::{Duration, NodeId};
@@ -58,13 +59,13 @@ impl Resource {
         }
     }
 
-    fn link_lost(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
+    fn link_lost(&mut self, i: NodeId, lost: Lost, reason: Named, text: String) {
         let established = self.node.state.is_connected(i);
         let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
         self.begin_anew(i, lost, reason, text, (wait, false));
     }
 
-    fn link_refused(&mut self, i: NodeId, reason: &'static str, text: String) {
+    fn link_refused(&mut self, i: NodeId, reason: Named, text: String) {
         let c = &mut self.node.connections[i];
         let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
         if is_known {
@@ -77,7 +78,7 @@ impl Resource {
         self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
     }
 
-    fn link_given_up(&mut self, i: NodeId, reason: &'static str, text: String) {
+    fn link_given_up(&mut self, i: NodeId, reason: Named, text: String) {
         if self.node.state.connection(i) == ConnectionState::StandAlone {
             return;
         }
@@ -87,14 +88,7 @@ impl Resource {
     }
 
     /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
-    fn begin_anew(
-        &mut self,
-        i: NodeId,
-        lost: Lost,
-        reason: &'static str,
-        text: String,
-        (wait, accept): (Duration, bool),
-    ) {
+    fn begin_anew(&mut self, i: NodeId, lost: Lost, reason: Named, text: String, (wait, accept): (Duration, bool)) {
         if self.node.connections[i].link.is_none() {
             return;
         }

@@ -8,6 +8,7 @@ use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::link_end::endings::LinkEnd;
 use crate::node::Node;
 use crate::pings::{PingNr, PingedPeers};
@@ -27,13 +28,13 @@ impl Resource {
         if lost == Lost::BrokenPipe && link.phase == Phase::Challenge && link.answered {
             let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
                         both nodes";
-            return self.out.refuse(i, "authentication-refused", text);
+            return self.out.refuse(i, Topic::AuthenticationRefused, text);
         }
         if lost == Lost::BrokenPipe && self.has_agreed_to_part(i) {
             // That all have agreed comes on the one stream, and may come after the end of the other.
             return self.peer_has_parted(i);
         }
-        self.out.drop_link(i, lost, "link-lost", text.to_owned());
+        self.out.drop_link(i, lost, Topic::LinkLost, text.to_owned());
     }
 
     /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
@@ -50,10 +51,10 @@ impl Resource {
             let text = format!(
                 "{name} is refused beside {other}, which is connected: {why}; disconnect {other}, then connect {name}"
             );
-            self.out.give_up(i, "not-the-only-peer", text);
+            self.out.give_up(i, Topic::NotTheOnlyPeer, text);
         } else {
             let text = format!("{name} is let in later: {other} came first, and is being connected");
-            self.out.end_link(i, LinkEnd::AnotherFirst, "another-came-first", text);
+            self.out.end_link(i, LinkEnd::AnotherFirst, Topic::AnotherCameFirst, text);
         }
         true
     }
@@ -76,7 +77,7 @@ impl Resource {
             self.node.devices[d].bits_left(i).saturating_mul(4),
             theirs.saturating_mul(4)
         );
-        self.out.note(Severity::Error, Some(d), Some(i), "split-brain", text);
+        self.out.note(Severity::Error, Some(d), Some(i), Topic::SplitBrain, text);
     }
 
     // -- fencing ------------------------------------------------------------------------------------------------------
@@ -101,11 +102,11 @@ impl Resource {
                 None
             }
             fencing::Call::Fenced(reason) => {
-                self.out.note(Severity::Info, None, Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Info, None, Some(i), reason, reason.to_string());
                 Some(true)
             }
             fencing::Call::NotFenced { lift, reason } => {
-                self.out.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
+                self.out.note(Severity::Warning, None, Some(i), reason, reason.to_string());
                 if lift {
                     self.lift(Set::Unfenced(i, false));
                     self.settle();
@@ -124,7 +125,7 @@ impl Resource {
             Severity::Info,
             None,
             Some(i),
-            answer.reason.name(),
+            answer.reason,
             format!("fence-peer exit {status}: {}", answer.reason),
         );
         for d in self.node.devices.ids() {
@@ -175,14 +176,14 @@ impl Resource {
             Some(sent) if c.last_heard > sent => c.pings.heard(),
             Some(_) => {
                 let text = "no answer to a ping within ping-timeout".to_owned();
-                self.out.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
+                self.out.drop_link(i, Lost::NetworkFailure, Topic::PingTimeout, text);
             }
         }
     }
 
     pub(crate) fn handshake_overdue(&mut self, i: NodeId) {
         let text = "the peer did not answer the handshake in time".to_owned();
-        self.out.drop_link(i, Lost::Timeout, "handshake-timeout", text);
+        self.out.drop_link(i, Lost::Timeout, Topic::HandshakeTimeout, text);
     }
 
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
@@ -191,11 +192,11 @@ impl Resource {
         let Some((_, d)) = self.attach_deadline(i) else { return };
         if self.node.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
-            self.out.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
+            self.out.note(Severity::Error, Some(d), Some(i), Topic::AttachUnanswered, text.to_owned());
             return self.took_place(Set::Disk(d, DiskState::Failed));
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
-        self.out.drop_link(i, Lost::NetworkFailure, "attach-unanswered", text.to_owned());
+        self.out.drop_link(i, Lost::NetworkFailure, Topic::AttachUnanswered, text.to_owned());
     }
 
     /// Until when the peer must have answered a change that it was asked to agree to.
@@ -208,7 +209,7 @@ impl Resource {
     pub(crate) fn change_unanswered(&mut self, i: NodeId) {
         let limit = self.node.connections[i].patience_with_answers();
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
-        self.out.drop_link(i, Lost::Timeout, "change-unanswered", text);
+        self.out.drop_link(i, Lost::Timeout, Topic::ChangeUnanswered, text);
     }
 
     /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
@@ -216,7 +217,7 @@ impl Resource {
     pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
         let limit = self.node.connections[i].patience_with_answers().0 / 1_000_000_000;
         let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
-        self.out.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
+        self.out.drop_link(i, Lost::Timeout, Topic::RefusalUnexplained, text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
@@ -230,11 +231,11 @@ impl Resource {
         let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
         if self.node.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            return self.out.drop_link(i, Lost::Timeout, "resync-timeout", text);
+            return self.out.drop_link(i, Lost::Timeout, Topic::ResyncTimeout, text);
         }
         if write_overdue || barrier_overdue {
             let text = format!("requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            self.out.drop_link(i, Lost::Timeout, "request-timeout", text);
+            self.out.drop_link(i, Lost::Timeout, Topic::RequestTimeout, text);
         }
     }
 

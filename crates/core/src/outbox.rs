@@ -5,6 +5,7 @@
 
 use crate::api::{ConnectionState as Lost, Effect, HandlerCall, Notice, Segments};
 use crate::decide::Handler;
+use crate::decide::topic::{Named, Topic};
 use crate::housekeeping::chores::Chores;
 use crate::link_end::endings::{Ending, Endings, LinkEnd};
 use crate::notice::{Event, Severity};
@@ -71,7 +72,7 @@ impl Outbox {
         severity: Severity,
         d: Option<VolumeNr>,
         i: Option<NodeId>,
-        reason: &'static str,
+        reason: impl Into<Named>,
         text: impl Into<String>,
     ) {
         self.tell(severity, d, i, reason, Event::Other, text.into());
@@ -83,12 +84,12 @@ impl Outbox {
         severity: Severity,
         d: Option<VolumeNr>,
         i: Option<NodeId>,
-        reason: &'static str,
+        reason: impl Into<Named>,
         event: Event,
         text: String,
     ) {
         self.chores.mark();
-        let notice = Notice { severity, volume: d, peer: i, reason, text, event };
+        let notice = Notice { severity, volume: d, peer: i, reason: reason.into().name(), text, event };
         if self.decisions.len() == REMEMBERED {
             self.decisions.pop_front();
         }
@@ -99,45 +100,45 @@ impl Outbox {
     // -- links that must end -----------------------------------------------------------------------------------------
 
     /// Reports that the link to a peer must end.
-    pub(crate) fn end_link(&mut self, peer: NodeId, end: LinkEnd, reason: &'static str, text: String) {
-        self.endings.report(Ending { peer, end, reason, text });
+    pub(crate) fn end_link(&mut self, peer: NodeId, end: LinkEnd, reason: impl Into<Named>, text: String) {
+        self.endings.report(Ending { peer, end, reason: reason.into(), text });
     }
 
     /// The peer broke the protocol: drop the link and try again.
-    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
+    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
         self.drop_link(i, Lost::ProtocolError, reason, text);
     }
 
     /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
+    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: impl Into<Named>, text: String) {
         self.end_link(i, LinkEnd::Lost(lost), reason, text);
     }
 
     /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
     /// calls handlers.
-    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
+    pub(crate) fn retry_later(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
         self.end_link(i, LinkEnd::RetryLater, reason, text);
     }
 
     /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
     /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
     /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
-    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
+    pub(crate) fn refuse(&mut self, i: NodeId, reason: impl Into<Named>, text: &str) {
         self.end_link(i, LinkEnd::Refused, reason, text.to_owned());
     }
 
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
-    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
+    pub(crate) fn give_up(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
         self.end_link(i, LinkEnd::GiveUp, reason, text);
     }
 
     /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
-    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
+    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
         self.end_link(i, LinkEnd::CompareAnew, reason, text);
     }
 
     /// The two part by leave, or by the administrator's word: StandAlone.
     pub(crate) fn part(&mut self, i: NodeId) {
-        self.end_link(i, LinkEnd::Parted, "", String::new());
+        self.end_link(i, LinkEnd::Parted, Topic::Parted, String::new());
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, DiskOp, IoError};
+use crate::decide::topic::Topic;
 use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, Told};
@@ -71,7 +72,7 @@ impl Resource {
         if result.is_err() {
             // What was written since the last flush may be lost: the peer must count it as missing here.
             let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "not-durable", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::NotDurable, text);
         }
         if self.node.connections[i].epochs.flush_ended() {
             self.confirm_epoch(i);
@@ -85,7 +86,7 @@ impl Resource {
         for i in self.node.connections.ids() {
             if unsure && self.node.connections[i].epochs.has_writes() {
                 let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
-                self.out.drop_link(i, ConnectionState::NetworkFailure, "not-durable", text);
+                self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::NotDurable, text);
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::decide::io_error::Failure;
+use crate::decide::topic::Topic;
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use units::{NodeId, VolumeNr};
@@ -12,7 +14,7 @@ impl Resource {
         let range = request.range().expect("the decoder checks ranges");
         if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("read of {range} beyond the device or too long");
-            return self.out.protocol_error(i, "read-out-of-place", text);
+            return self.out.protocol_error(i, Topic::ReadOutOfPlace, text);
         }
         if self.node.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
@@ -36,7 +38,7 @@ impl Resource {
         let range = request.range().expect("checked");
         self.node.connections[i].working -= range.len().0 + PACKET_COST;
         if let Err(e) = result {
-            self.data_error(d, "read", range, e);
+            self.data_error(d, Failure::Read, "read", range, e);
         }
         let c = &self.node.connections[i];
         if c.session != session || c.link.is_none() {

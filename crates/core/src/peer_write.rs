@@ -8,6 +8,8 @@ pub(crate) mod write;
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::decide::io_error::Failure;
+use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::node::Node;
@@ -156,7 +158,7 @@ impl Resource {
         let here = self.node.connections[i].session == w.session && self.node.connections[i].link.is_some();
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
-            self.data_error(d, "write", w.range, e);
+            self.data_error(d, Failure::Write, "write", w.range, e);
             self.lacks_peers_write(d);
         }
         if here {
@@ -204,14 +206,14 @@ impl Node {
 
 impl Node {
     /// May the peer write there now? If not: the reason, and what to tell.
-    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
+    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (Topic, String)> {
         if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
             let text = format!("write of {range} beyond the device or outside replication");
-            return Err(("write-out-of-place", text));
+            return Err((Topic::WriteOutOfPlace, text));
         }
         if self.state.is_primary() && self.state.peers[i].role() != wire::Role::Primary {
             let text = "a Secondary peer wrote to the data that is in use here".to_owned();
-            return Err(("write-by-secondary", text));
+            return Err((Topic::WriteBySecondary, text));
         }
         Ok(())
     }

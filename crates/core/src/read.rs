@@ -2,6 +2,7 @@
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
+use crate::decide::io_error::Failure;
 use crate::decide::routing;
 use crate::decide::routing::ReadRoute;
 use crate::decide::view::View;
@@ -120,7 +121,7 @@ impl Resource {
                 for i in self.node.connections.ids() {
                     self.mark_out_of_sync(i, r.device, r.range);
                 }
-                self.data_error(r.device, "read", r.range, e);
+                self.data_error(r.device, Failure::Read, "read", r.range, e);
                 let tried = Tried { times: r.tried.times + 1, ..r.tried };
                 self.retry_read(tried, r);
             }

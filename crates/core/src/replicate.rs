@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::device::{Device, PeersDisk};
 use crate::latency::Stage;
 use crate::node::Node;
@@ -220,7 +221,7 @@ impl Resource {
         self.note_refusal(d, completed);
         if self.peer_spared_its_disk(i, d, key) {
             let text = "the peer refused a write of when its copy was the better one: connecting again";
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::PeerLacksWrite, text.to_owned());
         }
         if self.is_to_say_why(i, d, key) {
             self.node.connections[i].peer_devices[d].link.io.refuses.get_or_insert(self.node.now);
@@ -332,7 +333,7 @@ impl Resource {
 
     fn unknown_answer(&mut self, i: NodeId, ack: &BlockAck) {
         let text = format!("answer to an unknown request (sector {}, id {:#x})", ack.sector, ack.block_id.0);
-        self.out.protocol_error(i, "unknown-answer", text);
+        self.out.protocol_error(i, Topic::UnknownAnswer, text);
     }
 
     /// P_BARRIER_ACK (spec 1.9, strict).
@@ -342,7 +343,7 @@ impl Resource {
             Ok(count) => count,
             Err(expected) => {
                 let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
-                return self.out.protocol_error(i, "barrier-ack-mismatch", text);
+                return self.out.protocol_error(i, Topic::BarrierAckMismatch, text);
             }
         };
         for _ in 0..count {
@@ -377,7 +378,7 @@ impl Resource {
             self.out.release(data);
             return self.out.protocol_error(
                 i,
-                "unknown-answer",
+                Topic::UnknownAnswer,
                 format!("data for an unknown read at {}", reply.sector),
             );
         }

@@ -9,6 +9,7 @@ pub(crate) mod write;
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
+use crate::decide::io_error::Failure;
 use crate::decide::routing;
 use crate::decide::routing::{Admission, ToPeer};
 use crate::decide::view::View;
@@ -296,7 +297,7 @@ impl Resource {
             for i in self.node.connections.ids() {
                 self.mark_out_of_sync(i, d, range);
             }
-            self.data_error(d, "write", range, e);
+            self.data_error(d, Failure::Write, "write", range, e);
         }
         self.try_finish(key);
     }

@@ -5,6 +5,7 @@ use crate::api::{
     OpenedDisk, Openers, Segments,
 };
 use crate::command::again::wish::Again;
+use crate::command::caller::Caller;
 use crate::command::pending::Pending;
 use crate::command::transaction::TransactionSlot;
 use crate::command::two_phase::called_off::CalledOff;
@@ -305,7 +306,7 @@ impl Resource {
     /// An administrator's command; it ends with [`Effect::CommandDone`].
     pub fn on_command(&mut self, now: Instant, id: u64, command: Command) {
         self.begin(now);
-        self.command(id, command);
+        self.command(Caller::Owner(id), command);
         self.end_links();
     }
 

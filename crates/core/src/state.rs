@@ -12,6 +12,7 @@ use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Effect as E;
 use crate::decide::state::{Replication, State};
+use crate::decide::topic::Topic;
 use crate::decide::view::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
 use crate::device::Leaving;
@@ -78,7 +79,7 @@ impl Resource {
                     Ok(stored) => stored.iter().for_each(|stored| self.follow(stored)),
                     Err(refusal) => {
                         let text = format!("the resync cannot begin: {}", refusal.code);
-                        self.out.protocol_error(i, "resync-refused", text);
+                        self.out.protocol_error(i, Topic::ResyncRefused, text);
                     }
                 },
                 ToSettle::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
@@ -211,7 +212,7 @@ impl Resource {
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
             let event = Event::State { old: *old, new: *new };
-            self.out.tell(Severity::Info, Some(d), i, "state-change", event, parts.join(" "));
+            self.out.tell(Severity::Info, Some(d), i, Topic::StateChange, event, parts.join(" "));
         }
     }
 

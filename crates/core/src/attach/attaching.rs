@@ -1,13 +1,14 @@
 //! A disk on its way into service: how far it is (spec section 6.1).
 
 use crate::api::{MetaOp, OpenedDisk};
+use crate::command::caller::Caller;
 use meta::{Layout, Superblock};
 use units::{BitSet, Instant};
 
 /// Where an attach is.
 #[derive(Debug)]
 pub(crate) struct Attaching {
-    pub(super) command: Option<u64>,
+    pub(super) command: Option<Caller>,
     pub(super) opened: Option<OpenedDisk>,
     pub(super) step: Step,
 }

@@ -16,8 +16,10 @@ use super::Promotion;
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, Inherited, Severity, failure};
 use crate::command::again::wish::{Again, Found, Look, Progress};
+use crate::command::caller::Caller;
 use crate::command::pending::{Stage, Waiting};
 use crate::decide::StateChangeResult as Code;
+use crate::decide::topic::Topic;
 use crate::node::Node;
 use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
@@ -26,7 +28,7 @@ use wire::{DiskState, Role};
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Resource {
-    pub(super) fn primary_again(&mut self, id: u64, inherited: Inherited) {
+    pub(super) fn primary_again(&mut self, id: Caller, inherited: Inherited) {
         for d in inherited.without_disk.iter().copied() {
             if self.node.devices.contains(d) {
                 self.node.devices[d].outrun |= self.node.state.disk(d) < DiskState::Inconsistent;
@@ -61,7 +63,7 @@ impl Resource {
     }
 
     /// Is this command the one that makes it Primary again?
-    pub(super) fn asks_again(&self, id: u64) -> bool {
+    pub(super) fn asks_again(&self, id: Caller) -> bool {
         self.again.as_ref().is_some_and(|again| again.id == id)
     }
 
@@ -96,16 +98,16 @@ impl Resource {
         self.node.devices.ids().find(|d| self.node.state.replaced_by(*d).is_some() && self.was_replaced(*d))
     }
 
-    fn has_been_replaced(&mut self, id: u64, d: VolumeNr) {
+    fn has_been_replaced(&mut self, id: Caller, d: VolumeNr) {
         let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
                     applications here have seen; their I/O fails. Unmount, and use the peer";
-        self.out.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
+        self.out.note(Severity::Error, Some(d), None, Topic::ReplacedMeanwhile, text);
         self.again = None;
         self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
     }
 
     /// `resumed`: without waiting for a peer, and by force.
-    fn try_again(&mut self, id: u64, resumed: bool) {
+    fn try_again(&mut self, id: Caller, resumed: bool) {
         if self.node.devices.values().any(|d| d.attaching.is_some()) {
             return;
         }
@@ -130,19 +132,19 @@ impl Resource {
     }
 
     /// The promotion has ended: false if that concerns nobody else.
-    pub(super) fn promoted_again(&mut self, id: u64, result: &Result<(), CommandError>) -> bool {
+    pub(super) fn promoted_again(&mut self, id: Caller, result: &Result<(), CommandError>) -> bool {
         let look = self.look_of_all();
         let Some(again) = self.again.as_mut().filter(|again| again.id == id) else { return true };
         let Err(error) = result else {
             self.again = None;
-            self.out.note(Severity::Info, None, None, "primary-again", "Primary again: what waited goes on");
+            self.out.note(Severity::Info, None, None, Topic::PrimaryAgain, "Primary again: what waited goes on");
             return true;
         };
         if error.code == Code::TwoPrimaries.code() && look.iter().any(|(_, _, _, role)| *role == Role::Primary) {
             let text =
                 "the peer became Primary while this node's process was away: I/O here fails. Unmount, and use the peer";
             self.again = None;
-            self.out.note(Severity::Error, None, None, "replaced-meanwhile", text);
+            self.out.note(Severity::Error, None, None, Topic::ReplacedMeanwhile, text);
             return true;
         }
         // A peer refuses while it is being connected, too.
@@ -156,7 +158,7 @@ impl Resource {
              without it: urbd resume-io {}",
             self.node.cfg.name
         );
-        self.out.note(Severity::Error, None, None, "waits-to-be-primary", text);
+        self.out.note(Severity::Error, None, None, Topic::WaitsToBePrimary, text);
         false
     }
 

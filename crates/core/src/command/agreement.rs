@@ -7,10 +7,12 @@ pub(crate) mod asked;
 
 use crate::api::{ConnectionState, Severity};
 use crate::command::agreement::asked::Agreement;
+use crate::command::caller::Caller;
 use crate::command::pending::Waiting;
 use crate::command::transaction::Transaction;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChange, StateChangeResult as Code, rules};
 use crate::{Resource, dialect84};
@@ -22,7 +24,7 @@ impl Resource {
     ///
     /// # Errors
     /// The rule that refuses it; "in a transient state" while another change is being agreed on.
-    pub(super) fn agree(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
+    pub(super) fn agree(&mut self, id: Caller, change: &Change) -> Result<bool, Refusal> {
         let new = match self.would_be(change, Kind::Wish) {
             Err(Refusal { code: Code::NothingToDo, .. }) => return Ok(true),
             other => other?,
@@ -43,7 +45,7 @@ impl Resource {
     /// connection. False: another one is under way.
     pub(super) fn ask(
         &mut self,
-        command: u64,
+        command: Caller,
         i: NodeId,
         new: Option<&crate::decide::state::State>,
         change: Change,
@@ -153,7 +155,7 @@ impl Resource {
         if change.sets_disk(d, DiskState::Failed) && self.node.state.replication(i, d) > Replication::Established {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
             let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "detach-withdrawn", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::DetachWithdrawn, text);
         }
         self.send_state(i, d);
     }
@@ -203,7 +205,7 @@ impl Resource {
         }
         let Some(change) = dialect84::asked(asked, i, d, self.node.devices.ids()) else {
             let text = "the peer asked for a change that only this node can make";
-            self.out.note(Severity::Warning, d, Some(i), "change-refused", text);
+            self.out.note(Severity::Warning, d, Some(i), Topic::ChangeRefused, text);
             return self.refuse_change(i, d, Code::NotSupported);
         };
         let without_data = |d| self.node.state.is_primary() && self.node.state.disk(d) < DiskState::UpToDate;
@@ -212,7 +214,7 @@ impl Resource {
             // That copy was not good: by force it counts for those who have seen no better one.
             let text = "the peer's copy shall count by force, but users here have seen another: make this node \
                         Secondary first";
-            self.out.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
+            self.out.note(Severity::Warning, d, Some(i), Topic::ChangeRefused, text.to_owned());
             return self.refuse_change(i, d, Code::NoUpToDateDisk);
         }
         let target = d.filter(|d| change.begins(i, *d, Replication::StartingSyncT));
@@ -245,7 +247,7 @@ impl Resource {
         self.refuse_change(i, d, code);
         if leaves && code.is_success() {
             let text = "the peer disconnected".to_owned();
-            self.out.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+            self.out.drop_link(i, ConnectionState::TearDown, Topic::PeerDisconnected, text);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, failure};
+use crate::command::caller::Caller;
 use crate::command::pending::{AfterParting, Leave, Pending, Progress, Waiting};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
@@ -11,11 +12,8 @@ use crate::node::Node;
 use units::{Duration, NodeId};
 use wire::DiskState;
 
-/// What reconnects by itself has ids of its own, from here down; nobody is told of their end.
-const RECONNECT: u64 = u64::MAX - 64;
-
 impl Resource {
-    pub(super) fn connect(&mut self, id: u64, i: NodeId, discard_my_data: bool, tentative: bool) {
+    pub(super) fn connect(&mut self, id: Caller, i: NodeId, discard_my_data: bool, tentative: bool) {
         if discard_my_data && self.node.state.is_primary() {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
@@ -47,12 +45,12 @@ impl Resource {
     /// Disconnects as an administrator does, and connects again.
     pub(crate) fn reconnect(&mut self, i: NodeId) {
         self.wait_for(
-            RECONNECT - i.index() as u64,
+            Caller::Reconnecting(i),
             Waiting::Reconnect { peer: i, step: DisconnectStep::Plain, sent: false },
         );
     }
 
-    pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
+    pub(super) fn step_reconnect(&mut self, id: Caller, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
         if !self.node.state.is_connected(i) {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
             return Progress::Left;
@@ -79,7 +77,7 @@ impl Resource {
         }
     }
 
-    pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
+    pub(super) fn disconnect(&mut self, id: Caller, i: NodeId, force: bool) {
         if self.node.state.connection(i) == ConnectionState::StandAlone {
             return self.end(Some(id), Ok(()));
         }
@@ -87,7 +85,7 @@ impl Resource {
         self.wait_for(id, Waiting::Disconnect { peer: i, step, sent: false });
     }
 
-    pub(super) fn step_disconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
+    pub(super) fn step_disconnect(&mut self, id: Caller, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
         if self.node.state.connection(i) == ConnectionState::StandAlone {
             return Progress::Ended(Ok(()));
         }

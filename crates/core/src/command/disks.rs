@@ -2,6 +2,7 @@
 
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, failure};
+use crate::command::caller::Caller;
 use crate::command::pending::{Copied, GiveUp, Progress, Waiting};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
@@ -16,16 +17,9 @@ use wire::{DiskState, UuidFlags};
 
 /// From this version on bitmaps are exchanged by command.
 pub(crate) const KEEPS_BITMAP: u32 = 120;
-/// What copies marked blocks by itself has ids of its own, from here down by volume; nobody is told of their end.
-const UNATTENDED: u64 = u64::MAX - 1024;
-
-/// Is this the id of what copies marked blocks by itself, or (above those) of what goes on of a command that has ended?
-pub(super) fn is_unattended(id: u64) -> bool {
-    id >= UNATTENDED - u64::from(u16::MAX)
-}
 
 impl Resource {
-    pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
+    pub(super) fn detach(&mut self, id: Caller, d: VolumeNr, force: bool) {
         if self.node.devices[d].backing.is_none() {
             return self.end(Some(id), Ok(()));
         }
@@ -53,7 +47,7 @@ impl Resource {
             || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
-    pub(super) fn step_detach(&mut self, id: u64, d: VolumeNr, step: GiveUp) -> Progress {
+    pub(super) fn step_detach(&mut self, id: Caller, d: VolumeNr, step: GiveUp) -> Progress {
         let at = |step| Progress::Waits(Waiting::Detach { volume: d, step });
         if step == GiveUp::Sent {
             return at(step);
@@ -76,23 +70,23 @@ impl Resource {
         }
     }
 
-    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
+    pub(super) fn invalidate(&mut self, id: Caller, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, copied, step: GiveUp::Wish });
     }
 
     /// As `invalidate --reset-bitmap=no`, or `invalidate-remote`, but nobody waits for it.
     pub(crate) fn copy_marked(&mut self, d: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::Marked);
+        self.invalidate(Caller::Copying(d), d, remote, Copied::Marked);
     }
 
     /// As `invalidate`, or `invalidate-remote`, but nobody waits for it.
     pub(crate) fn copy_all(&mut self, d: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::All);
+        self.invalidate(Caller::Copying(d), d, remote, Copied::All);
     }
 
     pub(super) fn step_invalidate(
         &mut self,
-        id: u64,
+        id: Caller,
         d: VolumeNr,
         (remote, copied): (Option<NodeId>, Copied),
         step: GiveUp,
@@ -182,7 +176,7 @@ impl Resource {
         }
     }
 
-    pub(super) fn outdate(&mut self, id: u64, d: VolumeNr) {
+    pub(super) fn outdate(&mut self, id: Caller, d: VolumeNr) {
         if self.node.devices[d].attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
@@ -212,7 +206,7 @@ impl Resource {
         }
     }
 
-    pub(super) fn new_current_uuid(&mut self, id: u64, d: VolumeNr, clear_bitmap: bool) {
+    pub(super) fn new_current_uuid(&mut self, id: Caller, d: VolumeNr, clear_bitmap: bool) {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }

@@ -1,6 +1,7 @@
 //! Commands that wait, and for what.
 
 use crate::api::CommandError;
+use crate::command::caller::Caller;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
@@ -10,14 +11,14 @@ use wire::ResizeFlags;
 /// A command that waits for something.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(super) id: u64,
+    pub(super) id: Caller,
     pub(super) what: Waiting,
     /// Before then it is not looked at: what is in its way is another matter, and goes by itself.
     pub(super) later: Option<Instant>,
 }
 
 impl Pending {
-    pub(super) fn new(id: u64, what: Waiting) -> Pending {
+    pub(super) fn new(id: Caller, what: Waiting) -> Pending {
         Pending { id, what, later: None }
     }
 }

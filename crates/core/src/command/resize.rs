@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{CommandError, failure};
+use crate::command::caller::Caller;
 use crate::command::pending::{Progress, Resizing, SOON, Waiting};
 use crate::command::two_phase::new_size::NewSize;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
@@ -14,7 +15,7 @@ use wire::ResizeFlags;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Resource {
-    pub(super) fn resize(&mut self, id: u64, d: VolumeNr, flags: ResizeFlags) {
+    pub(super) fn resize(&mut self, id: Caller, d: VolumeNr, flags: ResizeFlags) {
         let nine = self.sizes_by_9();
         let allowed = self.has_disk(d).and_then(|()| self.may_resize(d, flags, nine));
         match allowed {
@@ -37,7 +38,7 @@ impl Resource {
         }
     }
 
-    pub(super) fn step_resize(&mut self, id: u64, resizing: Resizing) -> Progress {
+    pub(super) fn step_resize(&mut self, id: Caller, resizing: Resizing) -> Progress {
         let asked = Progress::Waits(Waiting::Resize(Resizing { asked: true, ..resizing }));
         if resizing.asked {
             // If not, another command has ended it.
@@ -56,7 +57,7 @@ impl Resource {
     }
 
     /// What came of asking all.
-    pub(super) fn resize_answered(&mut self, id: u64, outcome: Result<(), CommandError>) {
+    pub(super) fn resize_answered(&mut self, id: Caller, outcome: Result<(), CommandError>) {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else { return };
         let Waiting::Resize(resizing) = self.pending[at].what else { return };
         let busy = Code::ConcurrentStateChange.code();

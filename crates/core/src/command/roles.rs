@@ -2,6 +2,7 @@
 
 use crate::Resource;
 use crate::api::failure;
+use crate::command::caller::Caller;
 use crate::command::pending::{Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::{Promotion, Step};
@@ -13,7 +14,7 @@ use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 
 impl Resource {
-    pub(super) fn step_promotion(&mut self, id: u64, promotion: Promotion, stage: Stage) -> Progress {
+    pub(super) fn step_promotion(&mut self, id: Caller, promotion: Promotion, stage: Stage) -> Progress {
         let at = |stage| Progress::Waits(Waiting::Promote { promotion, stage });
         let soon = self.node.now + SOON;
         let later = || Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, soon);
@@ -77,7 +78,7 @@ impl Resource {
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
     /// Returns that, and the volumes that are promoted by force.
-    pub(super) fn promotion_agreed(&self, command: u64) -> Option<(Change, Vec<VolumeNr>)> {
+    pub(super) fn promotion_agreed(&self, command: Caller) -> Option<(Change, Vec<VolumeNr>)> {
         match self.pending.iter().find(|p| p.id == command)? {
             Pending { what: Waiting::Promote { promotion, .. }, .. } => {
                 Some((self.rise(promotion), self.forced_volumes(promotion)))
@@ -197,7 +198,7 @@ impl Resource {
         }
     }
 
-    pub(super) fn step_demotion(&mut self, id: u64, force: bool, asked: bool) -> Progress {
+    pub(super) fn step_demotion(&mut self, id: Caller, force: bool, asked: bool) -> Progress {
         if asked {
             return Progress::Waits(Waiting::Demote { force, asked });
         }

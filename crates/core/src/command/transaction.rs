@@ -1,6 +1,7 @@
 //! The one transaction that this node takes part in, of whichever dialect.
 
 use crate::command::agreement::asked::Agreement;
+use crate::command::caller::Caller;
 use crate::command::two_phase::slot::TwoPhase;
 use units::NodeId;
 
@@ -33,7 +34,7 @@ impl TransactionSlot {
     }
 
     /// The command that waits for the end of it.
-    pub(super) fn command(&self) -> Option<u64> {
+    pub(super) fn command(&self) -> Option<Caller> {
         match &self.0 {
             Some(Transaction::Request(asked)) => Some(asked.command),
             Some(Transaction::TwoPhase(two)) => two.command(),
@@ -42,7 +43,7 @@ impl TransactionSlot {
     }
 
     /// Another command waits for it from now on.
-    pub(super) fn hand_over_to(&mut self, command: u64) {
+    pub(super) fn hand_over_to(&mut self, command: Caller) {
         match &mut self.0 {
             Some(Transaction::Request(asked)) => asked.command = command,
             Some(Transaction::TwoPhase(two)) => two.set_command(command),

@@ -10,11 +10,13 @@ mod size;
 pub(crate) mod slot;
 
 use crate::api::{ConnectionState, Severity};
+use crate::command::caller::Caller;
 use crate::command::transaction::Transaction;
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, Stage, TwoPhase};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
+use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::dialect9::handshake::attempt::Verdict;
 use crate::node::Node;
@@ -160,7 +162,7 @@ impl Resource {
         if !asked {
             // Two nodes at one address have come to this one at once: a stream of each is taken for those of one.
             let text = "an answer to what the peer was not asked: this stream is another node's at the same address";
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "stream-of-another-node", text.to_owned());
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::StreamOfAnotherNode, text.to_owned());
         }
         let Some(two) = self.transaction.two_phase_mut().filter(|two| two.is(vote.tid, vote.initiator)) else { return };
         if !two.waits_for.contains(i) {
@@ -317,7 +319,7 @@ impl Resource {
         for d in self.node.devices.ids() {
             if matches!(self.node.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
                 let text = "a node is Primary that this one does not reach: this disk is outdated";
-                self.out.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
+                self.out.note(Severity::Warning, Some(d), None, Topic::PrimaryOutOfReach, text);
                 self.took_place(Set::Disk(d, DiskState::Outdated));
             }
         }
@@ -338,7 +340,7 @@ impl Resource {
         }
     }
 
-    fn commit_for_command(&mut self, id: u64, two: &TwoPhase) -> Result<(), Refusal> {
+    fn commit_for_command(&mut self, id: Caller, two: &TwoPhase) -> Result<(), Refusal> {
         if two.is_disconnect() {
             return self.make(two.change(), Kind::Fact);
         }
@@ -391,7 +393,7 @@ impl Resource {
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.out.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason, reason.to_string());
             }
             (Verdict::Retry(_), _) => self.node.connections[i].connect_later(LATER, self.node.now),
             (_, Code::ConcurrentStateChange) => self.connect_soon(i),
@@ -400,7 +402,7 @@ impl Resource {
             }
             _ => {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.out.give_up(i, "connect-refused", "the peer refuses to be connected".to_owned());
+                self.out.give_up(i, Topic::ConnectRefused, "the peer refuses to be connected".to_owned());
             }
         }
     }
@@ -468,7 +470,7 @@ impl Resource {
             _ if silent.is_empty() => "a connection is given up: the peer does not say what data it has".to_owned(),
             _ => format!("a change that all nodes must agree to is given up: no answer of {}", silent.join(", ")),
         };
-        self.out.note(Severity::Warning, None, None, "twopc-timeout", text);
+        self.out.note(Severity::Warning, None, None, Topic::TwopcTimeout, text);
     }
 
     /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked.
@@ -476,7 +478,7 @@ impl Resource {
     ///
     /// # Errors
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
-    pub(super) fn agree_in_two_phases(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
+    pub(super) fn agree_in_two_phases(&mut self, id: Caller, change: &Change) -> Result<bool, Refusal> {
         let asks = |set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed) | Set::Replication(..));
         let copies = |set| if let Set::Replication(i, _, r) = set { self.may_copy(i, r) } else { true };
         if !change.sets().all(copies) {
@@ -492,7 +494,7 @@ impl Resource {
     }
 
     /// False: another transaction is under way.
-    pub(super) fn ask_in_two_phases(&mut self, command: u64, change: Change) -> bool {
+    pub(super) fn ask_in_two_phases(&mut self, command: Caller, change: Change) -> bool {
         let (target, asked, volume) = asked_of_all(&change);
         self.begin_two_phase(Origin::Command(command), target, volume, Matter::State { asked, change })
     }

@@ -30,6 +30,7 @@ pub mod sizes;
 pub mod split_brain;
 pub mod state;
 pub mod suspend;
+pub mod topic;
 pub mod uuid84;
 pub mod uuid9;
 pub mod view;

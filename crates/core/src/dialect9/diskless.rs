@@ -5,6 +5,7 @@
 use crate::Resource;
 use crate::api::Severity;
 use crate::decide::state::State;
+use crate::decide::topic::Topic;
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
 use crate::state::to_settle::ToSettle;
@@ -44,7 +45,7 @@ impl Resource {
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
         self.out.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
-        self.out.note(Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.out.note(Severity::Info, Some(d), Some(i), Topic::NewGeneration, text);
     }
 
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a

@@ -13,6 +13,7 @@ use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
+use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
@@ -128,7 +129,7 @@ impl Resource {
         self.out.status_changed = true;
         self.close_epoch();
         let text = format!("new data generation {fresh}");
-        self.out.note(Severity::Info, Some(d), None, "new-generation", text);
+        self.out.note(Severity::Info, Some(d), None, Topic::NewGeneration, text);
         true
     }
 

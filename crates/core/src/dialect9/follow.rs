@@ -6,6 +6,7 @@ use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::Kind;
 use crate::node::Node;
 use crate::peer_device::Keeps;
@@ -68,7 +69,7 @@ impl Resource {
         }
         self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
-        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), Topic::PeerDecides, text);
         let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
         self.take_as_fact(i, d, change.into_iter().collect());
         self.node.connections[i].awaits_bitmap(self.node.now);
@@ -80,7 +81,7 @@ impl Resource {
             return self.differs(i);
         }
         let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
-        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), Topic::PeerDecides, text);
         let outdated = self.node.state.replication(i, d) == Replication::WFBitMapT;
         let own = outdated.then_some(Set::Disk(d, DiskState::UpToDate));
         let change = [
@@ -97,13 +98,13 @@ impl Resource {
     fn take_as_fact(&mut self, i: NodeId, d: VolumeNr, change: Change) {
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("volume {d}: what the peer has decided cannot be followed: {}", refusal.code);
-            self.out.compare_anew(i, "peer-decides-otherwise", text);
+            self.out.compare_anew(i, Topic::PeerDecidesOtherwise, text);
         }
     }
 
     fn differs(&mut self, i: NodeId) {
         let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
-        self.out.compare_anew(i, "peer-decides-otherwise", text);
+        self.out.compare_anew(i, Topic::PeerDecidesOtherwise, text);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::topic::Topic;
 use crate::decide::uuid9;
 use crate::device::Device;
 use crate::node::Node;
@@ -103,7 +104,7 @@ impl Resource {
         let fresh = self.node.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;
-            self.out.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+            self.out.note(crate::api::Severity::Info, Some(d), Some(i), reason, reason.to_string());
             return self.accept_as_equal9(i, d, packet.current);
         }
         if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
@@ -203,7 +204,7 @@ impl Resource {
         self.generation_changed(d);
         self.out.status_changed = true;
         let text = format!("the peer begins the data generation {fresh}");
-        self.out.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.out.note(crate::api::Severity::Info, Some(d), Some(i), Topic::NewGeneration, text);
         self.tell_uuids(d, UuidFlags::NONE);
     }
 
@@ -216,7 +217,7 @@ impl Resource {
             false => (crate::api::Severity::Info, ", which is old"),
         };
         let text = format!("the Primary begins a data generation without this copy{end}");
-        self.out.note(severity, Some(d), Some(i), "left-out", text);
+        self.out.note(severity, Some(d), Some(i), Topic::LeftOut, text);
         if good {
             self.took_place(Set::Disk(d, DiskState::Outdated));
         }

@@ -10,6 +10,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::private::{Decides, Private};
 use crate::decide::split_brain::Side;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::uuid9::{Direction, Strategy};
 use crate::decide::view::Kind;
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
@@ -86,7 +87,7 @@ impl Resource {
     /// The sizes do not fit.
     pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
         if self.node.state.is_connected(i) {
-            return self.out.protocol_error(i, reason.name(), reason.to_string());
+            return self.out.protocol_error(i, reason, reason.to_string());
         }
         self.judge_attempt(i, Verdict::Disconnect(reason));
     }
@@ -185,7 +186,7 @@ impl Resource {
         let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
         let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
-        self.out.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
+        self.out.tell(Severity::Info, Some(d), Some(i), found.rule, Event::Compared9(found.strategy), text);
         if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
@@ -266,12 +267,12 @@ impl Resource {
             Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
             Err(Verdict::Disconnect(reason)) if self.node.state.disk(d) == DiskState::Negotiating => {
                 let text = format!("this disk cannot be used beside the peer's: {reason}");
-                self.out.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
+                self.out.note(Severity::Error, Some(d), Some(i), Topic::AttachRefused, text);
                 self.took_place(Set::Disk(d, DiskState::Failed));
                 return false;
             }
             Err(Verdict::Disconnect(reason)) => {
-                self.out.give_up(i, reason.name(), reason.to_string());
+                self.out.give_up(i, reason, reason.to_string());
                 return false;
             }
             Err(_) => {}
@@ -303,7 +304,7 @@ impl Resource {
     pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
         if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            self.out.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), Topic::ResyncRefused, text);
         }
     }
 
@@ -347,7 +348,7 @@ impl Resource {
         }
         if strategy != found.strategy {
             let text = format!("{reason}: {strategy}");
-            self.out.note(Severity::Info, Some(d), Some(i), reason.name(), text);
+            self.out.note(Severity::Info, Some(d), Some(i), reason, text);
         }
         (strategy, reason)
     }
@@ -358,7 +359,7 @@ impl Resource {
         if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
             let reason = Reason::HandshakeChanged;
             let text = format!("{reason}: connecting anew");
-            self.out.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, reason, text);
             return self.go_on_with_first_writes();
         }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
@@ -387,7 +388,7 @@ impl Resource {
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
-            return self.out.protocol_error(i, "handshake-refused", text);
+            return self.out.protocol_error(i, Topic::HandshakeRefused, text);
         }
         self.note_let_in();
         self.awaits_conclusion(i);

@@ -12,6 +12,7 @@ use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::topic::Topic;
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
 use crate::dialect9::resync::pass::FLUSHES;
@@ -211,7 +212,7 @@ impl Resource {
             if !self.awaits_survivor(i) && self.node.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
-                self.out.compare_anew(i, "reconcile", text);
+                self.out.compare_anew(i, Topic::Reconcile, text);
             }
         }
     }
@@ -251,9 +252,9 @@ impl Resource {
     /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
     pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
         for i in self.node.connections.ids().filter(|i| self.node.state.is_connected(*i)).collect::<Vec<_>>() {
-            self.out.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
+            self.out.note(Severity::Info, Some(d), Some(i), Topic::AttachReconnects, "connecting anew with the disk");
             let text = "a disk comes into use: connecting anew".to_owned();
-            self.out.compare_anew(i, "attach-reconnects", text);
+            self.out.compare_anew(i, Topic::AttachReconnects, text);
             self.end_links();
         }
     }

@@ -24,6 +24,7 @@ use crate::config::Fencing;
 use crate::connection::Connection;
 use crate::decide::Handler;
 use crate::decide::state::State;
+use crate::decide::topic::{Named, Topic};
 use crate::node::Node;
 use crate::{Resource, dialect84};
 use units::{Instant, NodeId, VolumeNr};
@@ -100,14 +101,14 @@ impl Resource {
                 "the peer is node {} and takes this one for node {}; make node-id equal on both nodes",
                 theirs.sender_node, theirs.receiver_node
             );
-            self.out.drop_link(i, ConnectionState::NetworkFailure, "wrong-node-id", text);
+            self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::WrongNodeId, text);
             return false;
         }
         let backing = |d: &VolumeNr| self.node.devices[*d].backing.as_ref();
         let old = self.node.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
         if let Some(d) = old {
             let text = format!("DRBD 9's dialect needs metadata of format v09, volume {d} has v08; convert it");
-            self.out.give_up(i, "old-metadata", text);
+            self.out.give_up(i, Topic::OldMetadata, text);
             return false;
         }
         true
@@ -130,7 +131,7 @@ impl Resource {
 
     pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
         let text = "the peer did not go on with the handshake in time".to_owned();
-        self.out.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
+        self.out.drop_link(i, ConnectionState::Timeout, Topic::HandshakeTimeout, text);
     }
 
     /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
@@ -138,8 +139,11 @@ impl Resource {
     pub(crate) fn peer_refuses(&mut self, i: NodeId) {
         let own = self.node.connections[i].nine_mut().and_then(|nine| nine.refused.take());
         let (name, text) = match own {
-            Some(reason) => (reason.name(), reason.to_string()),
-            None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
+            Some(reason) => (Named::from(reason), reason.to_string()),
+            None => (
+                Topic::HandshakeRefused.into(),
+                "the peer's comparison says that the nodes must not be connected".to_owned(),
+            ),
         };
         let text = format!("{text}; not connecting any more");
         self.out.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);

@@ -10,6 +10,7 @@ use crate::api::ConnectionState;
 use crate::connection::Connection;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::state::State;
+use crate::decide::topic::Topic;
 use crate::decide::view::View;
 use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
 use crate::dialect9::positions::record::Due;
@@ -105,7 +106,7 @@ impl Resource {
         c.unsettled.push_back(Unsettled { at, volume: d, range, log: InLog::OfWrite });
         if c.unsettled.len() > MOST_UNTOLD {
             let text = "the peer does not say which nodes have its writes".to_owned();
-            self.out.protocol_error(i, "no-peer-acks", text);
+            self.out.protocol_error(i, Topic::NoPeerAcks, text);
         }
     }
 
@@ -124,7 +125,7 @@ impl Resource {
             }
             None => {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
-                self.out.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
+                self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::UnknownPosition, text);
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::api::ConnectionState;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::topic::Topic;
 use crate::decide::{DiskState, uuid9};
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::dialect9::positions::record::Position;
@@ -329,7 +330,7 @@ impl Resource {
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
             let text = "a source with other data has copied all: connecting anew".to_owned();
-            self.out.compare_anew(n, "sources-differ", text);
+            self.out.compare_anew(n, Topic::SourcesDiffer, text);
             self.end_links();
         }
     }
@@ -384,7 +385,7 @@ impl Resource {
         }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::ResyncIncomplete, text);
         }
         if left == 0 {
             self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Nothing;

@@ -11,6 +11,7 @@ use crate::api::Severity;
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::topic::Topic;
 use crate::dialect9::settle::settling::Settling;
 use crate::node::Node;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
@@ -26,10 +27,10 @@ impl Resource {
             let (reason, text) = match (old.disk(d), self.node.state.disk(d)) {
                 (DiskState::UpToDate, DiskState::Consistent) => {
                     self.settling.lost = true;
-                    ("primary-lost", "a Primary is lost: perhaps others go on with it, or have more of its writes")
+                    (Topic::PrimaryLost, "a Primary is lost: perhaps others go on with it, or have more of its writes")
                 }
                 (DiskState::Consistent, DiskState::UpToDate) if self.has_peers_of_9() => {
-                    ("survivors-agree", "no other node goes on with a lost Primary, or has more of its writes")
+                    (Topic::SurvivorsAgree, "no other node goes on with a lost Primary, or has more of its writes")
                 }
                 _ => continue,
             };

@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication};
+use crate::decide::topic::Topic;
 use crate::decide::{DiskState, Reason};
 use crate::dialect9::handshake::attempt::Told;
 use crate::dialect9::resync::pass::{FLUSHES, LastPass};
@@ -33,9 +34,9 @@ impl Resource {
     pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
         let text = "the source has depended on a Primary meanwhile: comparing once more";
         if self.in_mesh9() && self.node.state.peers[i].role() == Role::Primary {
-            return self.out.compare_anew(i, "resync-unstable", text.to_owned());
+            return self.out.compare_anew(i, Topic::ResyncUnstable, text.to_owned());
         }
-        self.out.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
+        self.out.note(Severity::Info, Some(d), Some(i), Topic::ResyncUnstable, text);
         self.took_place(Set::Replication(i, d, Replication::Established));
         if !self.sees_primary() {
             self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
@@ -59,7 +60,7 @@ impl Resource {
             if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.node.now)) {
                 self.node.devices[d].lags_since = None;
                 let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
-                self.out.compare_anew(i, "lags-behind", text);
+                self.out.compare_anew(i, Topic::LagsBehind, text);
             }
         }
     }

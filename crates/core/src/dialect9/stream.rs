@@ -4,6 +4,7 @@
 use crate::api::ConnectionState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::Kind;
 use crate::decide::{DiskState, Reason, Role};
 use crate::node::Node;
@@ -19,7 +20,7 @@ impl Resource {
         }
         if !self.node.state.replicates(i, d) {
             let text = "the peer has this volume now, too: connecting anew".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
+            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::VolumeCame, text);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.node.connections[i].peer_devices[d].link.told.says, replication);
@@ -31,11 +32,11 @@ impl Resource {
         let own = self.node.state.replication(i, d);
         self.node.devices[d].recheck |= own == Replication::WFBitMapS;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
-            return self.out.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason, reason.to_string());
         }
         if replication > Replication::PausedSyncT {
             let reason = Reason::ResyncUnspoken;
-            return self.out.give_up(i, reason.name(), reason.to_string());
+            return self.out.give_up(i, reason, reason.to_string());
         }
         if own == Replication::VerifyT && replication == Replication::Established && self.verify_ended_by_peer(i, d) {
             return;
@@ -64,7 +65,7 @@ impl Resource {
             let ended = self.node.connections[i].peer_devices[d].resync.ended;
             if ended.is_none_or(|ended| self.node.now.since(ended) > self.node.connections[i].cfg.timeout) {
                 let text = "the peer is the source of a resync that is not known here: connecting anew".to_owned();
-                return self.out.compare_anew(i, "resync-unnoticed", text);
+                return self.out.compare_anew(i, Topic::ResyncUnnoticed, text);
             }
             // It has said that before it heard of the end.
             self.node.connections[i].peer_devices[d].link.told.forget_source();
@@ -74,7 +75,7 @@ impl Resource {
         }
         if let Err(refusal) = self.make(change, Kind::Wish) {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
-            self.out.give_up(i, "peer-state-refused", text);
+            self.out.give_up(i, Topic::PeerStateRefused, text);
         }
     }
 
@@ -84,7 +85,7 @@ impl Resource {
         }
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            return self.out.give_up(i, "resync-refused", text);
+            return self.out.give_up(i, Topic::ResyncRefused, text);
         }
         if self.in_mesh9() && self.node.state.replication(i, d) > Replication::Established {
             // It may be the target of a third node by now, and not have said so.

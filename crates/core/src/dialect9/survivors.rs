@@ -7,6 +7,7 @@ use crate::Resource;
 use crate::api::{IoError, Severity};
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
+use crate::decide::topic::Topic;
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::unsettled::LostPrimary;
 use crate::dialect9::survivors::loss::{Loss, PATIENCE, Survivor};
@@ -151,7 +152,7 @@ impl Resource {
             Ordering::Greater => (Replication::WFBitMapS, "this node has more of a lost Primary's writes"),
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
-        self.out.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
+        self.out.note(Severity::Info, Some(d), Some(i), Topic::ReconcileLostPrimary, text);
         self.node.connections[i].awaits_bitmap(self.node.now);
         if replication == Replication::WFBitMapT {
             self.node.connections[i].survivor.gets = Some(named);
@@ -170,7 +171,7 @@ impl Resource {
                 |d| matches!(self.node.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
             if self.node.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
-                self.out.compare_anew(i, "reconcile-unanswered", text);
+                self.out.compare_anew(i, Topic::ReconcileUnanswered, text);
             }
         }
     }

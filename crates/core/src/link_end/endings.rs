@@ -1,6 +1,7 @@
 //! Links that must end, as was found: what [`Resource::end_links`](crate::Resource::end_links) carries out.
 
 use crate::api::ConnectionState;
+use crate::decide::topic::Named;
 use std::collections::VecDeque;
 use units::NodeId;
 
@@ -33,7 +34,7 @@ pub(crate) enum LinkEnd {
 pub(crate) struct Ending {
     pub(crate) peer: NodeId,
     pub(crate) end: LinkEnd,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Named,
     pub(crate) text: String,
 }
 

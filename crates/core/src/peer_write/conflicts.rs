@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::connection::Connection;
+use crate::decide::topic::Topic;
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
 use crate::peer_write::held::change_of;
@@ -21,7 +22,7 @@ impl Resource {
             return; // it has come in this turn
         }
         let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
-        self.out.protocol_error(i, "missing-number", text);
+        self.out.protocol_error(i, Topic::MissingNumber, text);
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an

@@ -10,6 +10,7 @@ use crate::Resource;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::resync::before::asked::Beginning;
 use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
@@ -74,7 +75,7 @@ impl Resource {
         before.due = None;
         let handler = due.handler();
         if handler.drops_connection(status) {
-            return self.out.give_up(i, "handler-refused", format!("{} ended with {status}", handler.name()));
+            return self.out.give_up(i, Topic::HandlerRefused, format!("{} ended with {status}", handler.name()));
         }
         self.begin_now(i, d, due);
     }

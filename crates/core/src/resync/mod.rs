@@ -18,6 +18,7 @@ use crate::api::Severity;
 use crate::config::ResyncConfig;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::node::Node;
 use crate::op::Op;
@@ -63,7 +64,7 @@ impl Resource {
         let role = if is_source { "source" } else { "target" };
         let how = if csums { ", by checksums" } else { "" };
         let text = format!("resync as {role} begins: {} KiB differ{how}", left * 4);
-        self.out.note(Severity::Info, Some(d), Some(i), "resync-start", text);
+        self.out.note(Severity::Info, Some(d), Some(i), Topic::ResyncStart, text);
     }
 
     /// Answers on the control stream name a block, not the resync that asked: one that was held up while the target's
@@ -231,7 +232,7 @@ impl Resource {
     fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
         let pd = &self.node.connections[i].peer_devices[d];
         if running.contains(&self.node.state.replication(i, d)) && !pd.link.stragglers.hold_up() {
-            self.out.protocol_error(i, "unknown-answer", what);
+            self.out.protocol_error(i, Topic::UnknownAnswer, what);
         }
     }
 }

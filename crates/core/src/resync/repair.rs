@@ -9,6 +9,7 @@ use crate::Resource;
 use crate::api::{ConnectionState, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::View;
 use crate::node::Node;
 use units::{Duration, Instant, NodeId, VolumeNr};
@@ -37,7 +38,7 @@ impl Resource {
                      this node, or demote the peer",
                     left * 4
                 );
-                return self.out.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+                return self.out.note(Severity::Error, Some(d), Some(i), Topic::RepairInVain, text);
             }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
             let nobody = peer_role != Role::Primary && !self.node.state.is_primary();
@@ -46,16 +47,22 @@ impl Resource {
                 self.new_generation(d);
             }
             if nobody {
-                return self.out.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
+                return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::VerifyRepair, text);
             }
             // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
             // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
             // peer.
-            self.out.note(Severity::Warning, None, Some(i), "verify-repair", text);
+            self.out.note(Severity::Warning, None, Some(i), Topic::VerifyRepair, text);
             return self.reconnect(i);
         }
         // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
-        self.out.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.out.note(
+            Severity::Info,
+            Some(d),
+            Some(i),
+            Topic::VerifyRepair,
+            "copying blocks that are marked as different",
+        );
         self.node.connections[i].peer_devices[d].repair.copies();
         self.run_ahead(i, d);
     }
@@ -64,7 +71,7 @@ impl Resource {
     pub(crate) fn repair_when_one_is_demoted(&mut self, i: NodeId, d: VolumeNr) {
         let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
         self.node.connections[i].peer_devices[d].repair.waits_for_one_primary();
-        self.out.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
+        self.out.note(Severity::Warning, Some(d), Some(i), Topic::VerifyRepair, text.to_owned());
     }
 
     /// In 9's dialect bitmaps can be exchanged at any time.
@@ -75,12 +82,12 @@ impl Resource {
         if !self.may_copy(i, begins) {
             let left = self.node.devices[d].bits_left(i) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
-            return self.out.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
+            return self.out.note(Severity::Info, Some(d), Some(i), Topic::MarkedBesidePrimary, text);
         }
         let old = self.node.connections[i].version() < KEEPS_BITMAP;
         if old && self.node.connections[i].peer_devices[d].lasting.write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";
-            self.out.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
+            self.out.note(Severity::Warning, Some(d), Some(i), Topic::WriteRepair, text);
             return self.copy_all(d, remote);
         }
         if old {
@@ -89,9 +96,15 @@ impl Resource {
                  copied: `invalidate` on the node with the worse copy",
                 self.node.devices[d].bits_left(i) * 4
             );
-            return self.out.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+            return self.out.note(Severity::Error, Some(d), Some(i), Topic::RepairInVain, text);
         }
-        self.out.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.out.note(
+            Severity::Info,
+            Some(d),
+            Some(i),
+            Topic::VerifyRepair,
+            "copying blocks that are marked as different",
+        );
         self.copy_marked(d, remote);
     }
 

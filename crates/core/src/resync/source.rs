@@ -2,7 +2,9 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::decide::io_error::Failure;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::dialect9::positions::record::Position;
 use crate::peer_device::PeerDevice;
@@ -52,7 +54,7 @@ impl Resource {
         let range = ask.range();
         if !self.node.devices[d].holds(range) || range.len().0 > self.node.connections[i].max_answer() {
             let text = format!("resync request for {range} beyond the device or too long");
-            return self.out.protocol_error(i, "read-out-of-place", text);
+            return self.out.protocol_error(i, Topic::ReadOutOfPlace, text);
         }
         let repl = self.node.state.replication(i, d);
         let early = matches!(repl, Replication::WFBitMapS | Replication::StartingSyncS | Replication::Ahead);
@@ -83,7 +85,7 @@ impl Resource {
         rs.heard = now;
         if rs.waiting.len() >= MOST_WAITING {
             let text = "more resync requests than max-buffers can be".to_owned();
-            return self.out.protocol_error(i, "too-many-requests", text);
+            return self.out.protocol_error(i, Topic::TooManyRequests, text);
         }
         rs.waiting.push_back(ask);
     }
@@ -229,7 +231,7 @@ impl Resource {
                 self.send_ack(i, d, Packet::NegRsDreply, range, block.name);
             }
         }
-        self.data_error(d, "resync read", range, e);
+        self.data_error(d, Failure::Read, "resync read", range, e);
     }
 
     /// What a verify asks for cannot be said.

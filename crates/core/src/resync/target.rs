@@ -3,6 +3,7 @@
 use super::controller::{BLOCK, Controller};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
+use crate::decide::io_error::Failure;
 use crate::decide::state::Replication;
 use crate::node::Node;
 use crate::op::Op;
@@ -98,7 +99,7 @@ impl Resource {
         let range = block.range;
         if let Err(e) = result {
             self.out.release(data);
-            self.data_error(d, "read for a checksum", range, e);
+            self.data_error(d, Failure::Read, "read for a checksum", range, e);
             // If the disk goes on: what cannot be read is copied, which may mend it.
             let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return };
             block.step = Step::Requested;
@@ -243,7 +244,7 @@ impl Resource {
         self.out.release(block.into_data());
         if abandoned {
             if let Err(e) = result {
-                self.data_error(d, "resync write", range, e);
+                self.data_error(d, Failure::Write, "resync write", range, e);
             }
             return;
         }
@@ -261,7 +262,7 @@ impl Resource {
                 self.node.block_failed(i, d, range);
                 let named = self.node.connections[i].names_requests();
                 self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
-                self.data_error(d, "resync write", range, e);
+                self.data_error(d, Failure::Write, "resync write", range, e);
             }
         }
         self.note_progress(i, d);

@@ -12,7 +12,9 @@ use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::Handler;
 use crate::decide::change::Set;
+use crate::decide::io_error::Failure;
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
@@ -68,7 +70,7 @@ impl Resource {
         self.settle_answers(i, d);
         let role = if source { "asking" } else { "answering" };
         let text = format!("online verify ({role}) from sector {} to {}", start * 8, end * 8);
-        self.out.note(Severity::Info, Some(d), Some(i), "verify-start", text);
+        self.out.note(Severity::Info, Some(d), Some(i), Topic::VerifyStart, text);
     }
 
     // -- the asking side ----------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ impl Resource {
         if let Err(e) = result {
             self.out.release(data);
             self.verify_compared(i, d, id, &chunk, &[]);
-            return self.data_error(d, "read for verify", range, e);
+            return self.data_error(d, Failure::Read, "read for verify", range, e);
         }
         block.step = Step::CheckSumming(chunk, data.clone());
         self.digest_block(i, d, id, algorithm, data, BLOCK);
@@ -320,7 +322,7 @@ impl Resource {
                 _ => "; `disconnect` and `connect` copy them from the better side",
             });
         }
-        self.out.note(severity, Some(d), Some(i), "verify-done", text);
+        self.out.note(severity, Some(d), Some(i), Topic::VerifyDone, text);
         self.took_place(Set::Replication(i, d, Replication::Established));
         let version = self.node.connections[i].version();
         if v.side == Side::Asks && version >= 97 && version != 100 {
@@ -358,7 +360,7 @@ impl Resource {
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
         pd.lasting.verify_from = from;
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
-        self.out.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
+        self.out.note(Severity::Warning, Some(d), Some(i), Topic::VerifyInterrupted, text);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The wish to be Primary again, as before this process.
 
 use crate::api::Inherited;
+use crate::command::caller::Caller;
 use crate::members::Volumes;
 use units::{Generation, Instant};
 use wire::{DiskState, Role};
@@ -9,7 +10,7 @@ use wire::{DiskState, Role};
 #[derive(Debug)]
 pub(crate) struct Again {
     /// The command that ends when it comes true, or cannot.
-    pub(super) id: u64,
+    pub(super) id: Caller,
     pub(super) inherited: Inherited,
     pub(super) since: Instant,
     pub(super) stage: Progress,

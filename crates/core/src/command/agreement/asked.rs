@@ -1,5 +1,6 @@
 //! A request of 8.4's dialect under way.
 
+use crate::command::caller::Caller;
 use crate::decide::change::Change;
 use crate::decide::view::Refusal;
 use units::{Instant, NodeId, VolumeNr};
@@ -8,7 +9,7 @@ use units::{Instant, NodeId, VolumeNr};
 #[derive(Debug)]
 pub(crate) struct Agreement {
     /// The command that waits for it.
-    pub(crate) command: u64,
+    pub(crate) command: Caller,
     pub(crate) participant: NodeId,
     /// When it was asked last.
     pub(crate) at: Instant,

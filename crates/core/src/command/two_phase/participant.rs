@@ -8,6 +8,7 @@ use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::node::Node;
 use units::{NodeId, NodeMask, VolumeNr};
@@ -251,7 +252,7 @@ impl Resource {
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
         let text = "the peer disconnected".to_owned();
-        self.out.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+        self.out.drop_link(i, ConnectionState::TearDown, Topic::PeerDisconnected, text);
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::Resource;
 use crate::api::{CommandError, failure};
+use crate::command::caller::Caller;
 use crate::command::two_phase::new_size::{Asked, BOUNDLESS, NewSize};
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, TwoPhase};
 use crate::decide::state::Replication;
+use crate::decide::topic::Topic;
 use crate::decide::{Reason, Role};
 use crate::node::Node;
 use meta::PeerFlags;
@@ -18,7 +20,7 @@ impl Resource {
     /// transaction is under way.
     pub(in crate::command) fn ask_for_size(
         &mut self,
-        id: u64,
+        id: Caller,
         d: VolumeNr,
         flags: ResizeFlags,
     ) -> Option<Result<(), CommandError>> {
@@ -34,7 +36,7 @@ impl Resource {
     }
 
     /// Were all asked for this command?
-    pub(in crate::command) fn asks_for_size(&self, id: u64) -> bool {
+    pub(in crate::command) fn asks_for_size(&self, id: Caller) -> bool {
         let origin =
             |two: &TwoPhase| matches!(two.part, Part::Initiator { origin: Origin::Resize(of), .. } if of == id);
         self.transaction.two_phase().is_some_and(origin)
@@ -106,7 +108,7 @@ impl Resource {
     fn refuse_size(&mut self, i: NodeId, volume: VolumeNr, prepare: &PrepareResize, why: &str) {
         let text = format!("a peer asks for another size: {why}");
         let about = Some(volume).filter(|d| self.node.devices.contains(*d));
-        self.out.note(crate::Severity::Warning, about, Some(i), "resize-refused", text);
+        self.out.note(crate::Severity::Warning, about, Some(i), Topic::ResizeRefused, text);
         let nowhere = Sector(0);
         let asked =
             NewSize { user: prepare.user_size, flags: prepare.flags, own: nowhere, smallest: None, before: nowhere };
@@ -184,9 +186,9 @@ impl Resource {
     }
 
     fn leave_for_size(&mut self, d: VolumeNr, reason: Reason, text: &str) {
-        self.out.note(crate::Severity::Error, Some(d), None, reason.name(), text);
+        self.out.note(crate::Severity::Error, Some(d), None, reason, text);
         for i in self.neighbours9() {
-            self.out.give_up(i, reason.name(), reason.to_string());
+            self.out.give_up(i, reason, reason.to_string());
         }
     }
 

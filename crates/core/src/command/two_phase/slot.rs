@@ -1,5 +1,6 @@
 //! A two-phase commit that this node takes part in: what it is about, and how far it is.
 
+use crate::command::caller::Caller;
 use crate::command::two_phase::new_size::NewSize;
 use crate::decide::change::Change;
 use crate::pings::PingedPeers;
@@ -68,11 +69,11 @@ pub(super) enum Part {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     Connect,
-    Command(u64),
+    Command(Caller),
     /// A disk is to come into use.
     Attach(VolumeNr),
     /// A device is to have another size; the command that wants it.
-    Resize(u64),
+    Resize(Caller),
     /// Who is Primary, by now that this node has lost one?
     Settle,
 }
@@ -141,14 +142,14 @@ impl TwoPhase {
     }
 
     /// The command that waits for it.
-    pub(crate) fn command(&self) -> Option<u64> {
+    pub(crate) fn command(&self) -> Option<Caller> {
         match self.part {
             Part::Initiator { origin: Origin::Command(id) | Origin::Resize(id), .. } => Some(id),
             _ => None,
         }
     }
 
-    pub(crate) fn set_command(&mut self, id: u64) {
+    pub(crate) fn set_command(&mut self, id: Caller) {
         if let Part::Initiator { origin: Origin::Command(command) | Origin::Resize(command), .. } = &mut self.part {
             *command = id;
         }
