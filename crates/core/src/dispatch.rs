@@ -6,11 +6,10 @@ use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
-use crate::peer_device::PeerDevice;
 use crate::peer_device::WhenBad;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
-use units::{NodeId, VolumeNr, is_after};
+use units::{NodeId, VolumeNr};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
@@ -75,7 +74,7 @@ impl Resource {
         if let Some(seq) = seq {
             let answers = &mut self.node.connections[i].peer_devices[d].link.io.peer_answers;
             *answers = answers.wrapping_add(1);
-            self.node.connections[i].peer_devices[d].saw_seq(seq);
+            self.node.connections[i].peer_devices[d].link.io.saw_seq(seq);
         }
         let cfg = &self.node.connections[i].cfg;
         let unasked = match &packet {
@@ -231,15 +230,6 @@ impl Resource {
             Packet::ConnStChgReply(result)
         };
         self.send(i, Socket::Control, d.unwrap_or(self.node.devices.first()), packet);
-    }
-}
-
-impl PeerDevice {
-    /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn saw_seq(&mut self, seq: u32) {
-        if is_after(seq, self.link.io.peer_seq) {
-            self.link.io.peer_seq = seq;
-        }
     }
 }
 

@@ -93,9 +93,9 @@ impl Resource {
             let (tag, volume) = (f.tag, f.device);
             let (sector, len) = (Sector(0), ByteLen(0));
             let request = BlockRequest { tag, volume, kind: RequestKind::Flush, sector, len, data: Segments::None };
-            return self.node.devices[f.device].incoming.push_front(Waiting { came: f.came, request });
+            return self.node.devices[f.device].queue.incoming.push_front(Waiting { came: f.came, request });
         }
-        self.node.devices[f.device].latencies.note(Stage::FlushTotal, self.node.now.since(f.came), 1);
+        self.node.devices[f.device].stats.latencies.note(Stage::FlushTotal, self.node.now.since(f.came), 1);
         self.end_owner(f.device, Owner::Tag(f.tag), result);
     }
 }

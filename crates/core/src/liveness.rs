@@ -274,7 +274,7 @@ impl Node {
             !answered && self.state.replicates(i, *d)
         });
         let limit = self.connections[i].patience_with_answers();
-        waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
+        waiting.map(|(d, dev)| (dev.disk.attached_at + limit, d)).min()
     }
 
     /// Until when a peer that has refused a write must have said what its disk is worth.

@@ -52,7 +52,7 @@ impl Resource {
             return self.out.protocol_error(i, reason, text);
         }
         flags = flags | self.node.connections[i].unsaid_flags();
-        self.node.connections[i].peer_devices[d].saw_seq(seq);
+        self.node.connections[i].peer_devices[d].link.io.saw_seq(seq);
         self.node.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.node.connections[i].epochs.join(told);
@@ -71,7 +71,7 @@ impl Resource {
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
-        let interval = self.node.devices[d].interval_id();
+        let interval = self.node.devices[d].queue.interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
         self.begin_peer_write(PeerWrite {
             connection: i,
@@ -98,7 +98,7 @@ impl Resource {
     fn begin_peer_write(&mut self, write: PeerWrite) {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.overtake_answers(i, d, range);
-        self.node.devices[d].peer_writing.insert(range, write.interval, ());
+        self.node.devices[d].queue.peer_writing.insert(range, write.interval, ());
         self.node.connections[i].peer_devices[d].link.io.unacked += 1;
         self.node.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
@@ -132,7 +132,7 @@ impl Resource {
             return self.peer_write_done(key, Err(IoError::Io));
         }
         let dev = &mut self.node.devices[d];
-        dev.written_bytes += len.0;
+        dev.stats.written_bytes += len.0;
         self.disk(d, Op::PeerWrite(key), action);
     }
 
@@ -152,8 +152,8 @@ impl Resource {
         self.node.connections[i].working -= w.cost();
         self.node.application_done(d, w.started, w.range.len());
         self.node.note_peer_write(&w);
-        self.node.devices[d].peer_writing.remove(w.range.start, w.interval);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.peer_writing.remove(w.range.start, w.interval);
+        self.node.devices[d].queue.recheck = true;
         self.out.release(std::mem::take(&mut w.data));
         let here = self.node.connections[i].session == w.session && self.node.connections[i].link.is_some();
         if let Err(e) = result {
@@ -197,7 +197,7 @@ impl Resource {
 
 impl Node {
     fn note_peer_write(&mut self, w: &PeerWrite) {
-        let latencies = &mut self.devices[w.device].latencies;
+        let latencies = &mut self.devices[w.device].stats.latencies;
         latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
         latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
         latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);

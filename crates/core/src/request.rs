@@ -1,6 +1,7 @@
 //! Application requests: admission, merging, conflicts, registration, completion
 //! (`docs/spec/data-path-and-resync.md` 1).
 
+pub(crate) mod admission;
 pub(crate) mod legs;
 pub(crate) mod read;
 pub(crate) mod under_way;
@@ -30,7 +31,7 @@ use write::{Open, Submitted};
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        !self.requests.is_empty() || self.node.devices.values().any(|d| d.upper_pending > 0)
+        !self.requests.is_empty() || self.node.devices.values().any(|d| d.disk.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
@@ -39,11 +40,11 @@ impl Resource {
         if !self.node.devices.contains(d) {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         }
-        self.node.devices[d].upper_pending += 1;
+        self.node.devices[d].disk.upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
         }
-        self.node.devices[d].incoming.push_back(Waiting { came: self.node.now, request: req });
+        self.node.devices[d].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
     }
 
     /// Moves what can go on: called once a turn, and whenever something was released.
@@ -55,19 +56,19 @@ impl Resource {
         if !self.may_start_io(d) {
             return;
         }
-        if std::mem::take(&mut self.node.devices[d].recheck) {
+        if std::mem::take(&mut self.node.devices[d].queue.recheck) {
             // Who must go on waiting is queued again behind the others.
-            for _ in 0..self.node.devices[d].blocked.len() {
-                let Some(write) = self.node.devices[d].blocked.pop_front() else { break };
+            for _ in 0..self.node.devices[d].queue.blocked.len() {
+                let Some(write) = self.node.devices[d].queue.blocked.pop_front() else { break };
                 self.admit(d, write);
             }
         }
-        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
             self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
         }
         let dev = &mut self.node.devices[d];
-        dev.merging.bring_neighbours_together(&mut dev.incoming);
-        while let Some(next) = self.node.devices[d].incoming.pop_front() {
+        dev.queue.merging.bring_neighbours_together(&mut dev.queue.incoming);
+        while let Some(next) = self.node.devices[d].queue.incoming.pop_front() {
             match next.request.kind {
                 RequestKind::Read => self.start_reads(d, next),
                 RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
@@ -83,23 +84,23 @@ impl Resource {
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
     fn serve_readers(&mut self, d: VolumeNr) {
         let may = self.may_be_read(d);
-        let incoming = std::mem::take(&mut self.node.devices[d].incoming);
+        let incoming = std::mem::take(&mut self.node.devices[d].queue.incoming);
         let (reads, others): (VecDeque<_>, _) =
             incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
-        self.node.devices[d].incoming = others;
+        self.node.devices[d].queue.incoming = others;
         self.refuse_waiting(d);
         reads.into_iter().for_each(|read| self.start_reads(d, read));
     }
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
     pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
-        for waiting in std::mem::take(&mut self.node.devices[d].incoming) {
+        for waiting in std::mem::take(&mut self.node.devices[d].queue.incoming) {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
-        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
             self.end_owner(d, part.owner, Err(IoError::NotPrimary));
         }
-        for mut write in std::mem::take(&mut self.node.devices[d].blocked) {
+        for mut write in std::mem::take(&mut self.node.devices[d].queue.blocked) {
             self.give_up_repetition(&mut write);
             for owner in write.owners.into_iter() {
                 self.end_owner(d, owner, Err(IoError::NotPrimary));
@@ -115,8 +116,8 @@ impl Resource {
             matches!(routing::admit(&View::of(&self.node.state, i, d), version), Admission::Wait(_))
         });
         let generation =
-            dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && !self.awaits_target(d) && dev.leaving.is_none() && !self.gives_up_copy(d)
+            dev.generation_in_flight() || self.generation_undecided(d) || !dev.due.first_write.lets_writes_begin();
+        !waits && !generation && !self.awaits_target(d) && dev.disk.leaving.is_none() && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -144,21 +145,21 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
         let dev = &self.node.devices[d];
-        let own = dev.writing.overlapping(write.range).next().is_some();
-        let resync = dev.resyncing.overlapping(write.range).next().is_some();
+        let own = dev.queue.writing.overlapping(write.range).next().is_some();
+        let resync = dev.queue.resyncing.overlapping(write.range).next().is_some();
         if own
             || resync
             || self.is_to_come(d, &write)
-            || dev.peer_writing.overlapping(write.range).next().is_some()
+            || dev.queue.peer_writing.overlapping(write.range).next().is_some()
             || self.follows_waiting(d, write.range)
         {
-            self.node.devices[d].blocked.push_back(write);
+            self.node.devices[d].queue.blocked.push_back(write);
             return;
         }
         let dev = &mut self.node.devices[d];
         write.admitted = self.node.now;
-        write.interval = dev.interval_id();
-        dev.writing.insert(write.range, write.interval, ());
+        write.interval = dev.queue.interval_id();
+        dev.queue.writing.insert(write.range, write.interval, ());
         self.take_al(d, write);
     }
 
@@ -173,8 +174,8 @@ impl Resource {
         if frozen
             || self.gives_up_copy(d)
             || self.node.devices[d].generation_in_flight()
-            || self.node.devices[d].first_write != FirstWrite::Nothing
-            || self.node.devices[d].peer_writing.overlapping(write.range).next().is_some()
+            || self.node.devices[d].due.first_write != FirstWrite::Nothing
+            || self.node.devices[d].queue.peer_writing.overlapping(write.range).next().is_some()
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -251,7 +252,7 @@ impl Resource {
     /// Back to those that wait for admission.
     fn put_back(&mut self, mut write: NewWrite) {
         self.leave(&mut write);
-        self.node.devices[write.device].blocked.push_back(write);
+        self.node.devices[write.device].queue.blocked.push_back(write);
     }
 
     /// A write that was admitted goes no further.
@@ -260,8 +261,8 @@ impl Resource {
         if std::mem::take(&mut write.al_held) {
             self.node.devices[d].release_al(write.range);
         }
-        self.node.devices[d].writing.remove(write.range.start, write.interval);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.writing.remove(write.range.start, write.interval);
+        self.node.devices[d].queue.recheck = true;
     }
 
     fn submit_local(&mut self, d: VolumeNr, key: u64) {
@@ -276,7 +277,7 @@ impl Resource {
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
         };
         let dev = &mut self.node.devices[d];
-        dev.written_bytes += len.0;
+        dev.stats.written_bytes += len.0;
         self.disk(d, Op::LocalWrite(key), action);
     }
 
@@ -291,7 +292,7 @@ impl Resource {
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
         }
-        self.node.devices[d].latencies.note(Stage::WriteDisk, took, n);
+        self.node.devices[d].stats.latencies.note(Stage::WriteDisk, took, n);
         w.disk_ends(result);
         if let Err(e) = result {
             for i in self.node.connections.ids() {
@@ -376,22 +377,22 @@ impl Resource {
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);
-        self.node.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
-        self.node.devices[d].merging.keep_pieces(data);
+        self.node.devices[d].stats.latencies.note(Stage::WriteTotal, took, owners.count());
+        self.node.devices[d].queue.merging.keep_pieces(data);
         self.node.application_done(d, began, range.len());
-        self.node.devices[d].outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
+        self.node.devices[d].seen.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
         if local == Local::Ok {
             // Later a newer write may have marked these blocks again.
             self.clear_where_in_sync(key, d, range);
         }
-        self.node.devices[d].writing.remove(range.start, interval);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.writing.remove(range.start, interval);
+        self.node.devices[d].queue.recheck = true;
         self.end_repetition(d, again);
         match owners {
             Owners::One(owner) => self.end_owner(d, owner, result),
             Owners::Many(mut all) => {
                 all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
-                self.node.devices[d].merging.keep_owners(all);
+                self.node.devices[d].queue.merging.keep_owners(all);
             }
         }
     }
@@ -440,7 +441,7 @@ impl Resource {
     pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
             Owner::Tag(tag) => {
-                self.node.devices[d].upper_pending -= 1;
+                self.node.devices[d].disk.upper_pending -= 1;
                 self.out.emit(Effect::Complete { tag, result });
             }
             Owner::Part(key) => self.end_part(d, key, result),
@@ -451,7 +452,7 @@ impl Resource {
 impl Node {
     fn note_waits(&mut self, write: &NewWrite) {
         let now = self.now;
-        let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
+        let (latencies, n) = (&mut self.devices[write.device].stats.latencies, write.owners.count());
         latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
         latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
     }
@@ -529,7 +530,7 @@ impl Node {
 impl Device {
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
     fn merge_followers(&mut self, write: &mut NewWrite, limit: u64) {
-        while let Some(Waiting { request: next, .. }) = self.incoming.front() {
+        while let Some(Waiting { request: next, .. }) = self.queue.incoming.front() {
             let RequestKind::Write { fua } = next.kind else { break };
             let Some(range) = SectorRange::new(next.sector, next.len) else { break };
             let joined = SectorRange { start: write.range.start, end: range.end };
@@ -537,12 +538,12 @@ impl Device {
             if range.start != write.range.end || joined.len().0 > limit || first != last {
                 break;
             }
-            let Waiting { came, request: next } = self.incoming.pop_front().expect("just seen");
+            let Waiting { came, request: next } = self.queue.incoming.pop_front().expect("just seen");
             write.range = joined;
             write.came = write.came.min(came);
             write.fua |= fua;
             let lists = (&mut write.data, &mut write.owners);
-            self.merging.join(lists, &next.data, Owner::Tag(next.tag));
+            self.queue.merging.join(lists, &next.data, Owner::Tag(next.tag));
         }
     }
 }

@@ -36,7 +36,7 @@ impl Resource {
             }
             self.node.connections[i].held.goes_on(&next);
             if let Some(dev) = self.node.devices.get_mut(next.volume) {
-                dev.recheck |= changes_data(&next.packet);
+                dev.queue.recheck |= changes_data(&next.packet);
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
             self.end_links();
@@ -45,7 +45,7 @@ impl Resource {
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
     fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
-        let begins = self.node.devices.get(d).is_some_and(|dev| dev.generation_with_first_write);
+        let begins = self.node.devices.get(d).is_some_and(|dev| dev.due.generation_with_first_write);
         if begins && changes_data(packet) {
             self.new_generation(d);
             self.tell_uuids(d, wire::UuidFlags::NONE);
@@ -56,7 +56,7 @@ impl Resource {
     fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
         let Some(dev) = self.node.devices.get(d) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
+            range.is_some_and(|r| dev.queue.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
         };
         if self.node.connections[i].peer_has_enough(packet) {
             return true;
@@ -70,7 +70,7 @@ impl Resource {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
             Packet::DataRequest(r) => overlaps(r.range()),
             Packet::OutOfSync(r) => overlaps(r.range()),
-            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
+            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.queue.peer_writing.is_empty(),
             _ => false,
         }
     }

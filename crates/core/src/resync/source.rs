@@ -162,7 +162,7 @@ impl Resource {
         if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.serving(range.len().0);
         }
-        self.node.devices[d].read_bytes += range.len().0;
+        self.node.devices[d].stats.read_bytes += range.len().0;
         let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes };
         self.resync_disk(i, d, id, false, read);
     }
@@ -315,8 +315,8 @@ impl Resource {
 impl Device {
     /// Something unfinished lies on these blocks.
     fn occupied(&self, range: SectorRange) -> bool {
-        self.writing.overlapping(range).next().is_some()
-            || self.peer_writing.overlapping(range).next().is_some()
-            || self.resyncing.overlapping(range).next().is_some()
+        self.queue.writing.overlapping(range).next().is_some()
+            || self.queue.peer_writing.overlapping(range).next().is_some()
+            || self.queue.resyncing.overlapping(range).next().is_some()
     }
 }
