@@ -1,4 +1,7 @@
 //! Flushes of applications: what fsync says is true on both machines (`docs/spec/data-path-and-resync.md` 1.10).
+//!
+//! A flush closes the epoch. It completes when the own disk has flushed and, with protocol C or without an own disk,
+//! the peers have acknowledged the barrier.
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};

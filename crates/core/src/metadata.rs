@@ -1,5 +1,5 @@
 //! Writing superblock and bitmap: what is due, in which order, and who waits for it
-//! (`docs/spec/on-disk-format.md` 2.8, 4.3).
+//! (`docs/spec/on-disk-format.md` 2.8, 4.3). No write begins before the metadata that it rests on are durable.
 
 pub(crate) mod writer;
 

@@ -1,4 +1,5 @@
-//! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
+//! The resource: owner of devices and connections, dispatcher of inputs, queue of effects. It does nothing by itself;
+//! the crate's head has the order of calls.
 
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, IoError, LinkDown, LinkUp, MetaDone, MetaOp, OpId,

@@ -1,8 +1,8 @@
 //! Changing the state: a change is judged, the state that follows is stored as one value, and then what it brings with
 //! it is carried out, in order (`docs/spec/connection-and-state.md` 2.1 #12 and 2.8).
 //!
-//! Owns `Resource::state`; nobody else writes it. No change takes place within the carrying out of another one: what
-//! follows from that waits in `Resource::afterwards`.
+//! Owns `Node::state`; nobody else writes it. No change takes place within the carrying out of another one: what
+//! follows from that waits in `Resource::to_settle`, and [`Resource::settle`] drains it.
 
 pub(crate) mod to_settle;
 
