@@ -31,151 +31,155 @@ use write::{Open, Submitted};
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        !self.requests.is_empty() || self.node.devices.values().any(|d| d.disk.upper_pending > 0)
+        !self.requests.is_empty() || self.node.devices.values().any(|dev| dev.disk.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
-        let d = req.volume;
-        if !self.node.devices.contains(d) {
+        let volume = req.volume;
+        if !self.node.devices.contains(volume) {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         }
-        self.node.devices[d].disk.upper_pending += 1;
-        if let Err(e) = self.check(d, &req) {
-            return self.end_owner(d, Owner::Tag(req.tag), Err(e));
+        self.node.devices[volume].disk.upper_pending += 1;
+        if let Err(e) = self.check(volume, &req) {
+            return self.end_owner(volume, Owner::Tag(req.tag), Err(e));
         }
-        self.node.devices[d].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
+        self.node.devices[volume].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
     }
 
     /// Moves what can go on: called once a turn, and whenever something was released.
-    pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
+    pub(crate) fn pump_requests(&mut self, volume: VolumeNr) {
         if !self.node.state.is_primary() {
-            return self.serve_readers(d);
+            return self.serve_readers(volume);
         }
-        self.begin_first_write(d);
-        if !self.may_start_io(d) {
+        self.begin_first_write(volume);
+        if !self.may_start_io(volume) {
             return;
         }
-        if std::mem::take(&mut self.node.devices[d].queue.recheck) {
+        if std::mem::take(&mut self.node.devices[volume].queue.recheck) {
             // Who must go on waiting is queued again behind the others.
-            for _ in 0..self.node.devices[d].queue.blocked.len() {
-                let Some(write) = self.node.devices[d].queue.blocked.pop_front() else { break };
-                self.admit(d, write);
+            for _ in 0..self.node.devices[volume].queue.blocked.len() {
+                let Some(write) = self.node.devices[volume].queue.blocked.pop_front() else { break };
+                self.admit(volume, write);
             }
         }
-        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
-            self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
+        for part in std::mem::take(&mut self.node.devices[volume].queue.parts_waiting) {
+            self.start_read(volume, part.range, part.data, part.owner, (part.came, Tried::default()));
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.queue.merging.bring_neighbours_together(&mut dev.queue.incoming);
-        while let Some(next) = self.node.devices[d].queue.incoming.pop_front() {
+        while let Some(next) = self.node.devices[volume].queue.incoming.pop_front() {
             match next.request.kind {
-                RequestKind::Read => self.start_reads(d, next),
-                RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
-                _ => self.start_write(d, next),
+                RequestKind::Read => self.start_reads(volume, next),
+                RequestKind::Flush => self.start_flush(volume, next.request.tag, next.came),
+                _ => self.start_write(volume, next),
             }
-            if !self.may_start_io(d) {
+            if !self.may_start_io(volume) {
                 break;
             }
         }
-        self.pump_al(d);
+        self.pump_al(volume);
     }
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
-    fn serve_readers(&mut self, d: VolumeNr) {
-        let may = self.may_be_read(d);
-        let incoming = std::mem::take(&mut self.node.devices[d].queue.incoming);
+    fn serve_readers(&mut self, volume: VolumeNr) {
+        let may = self.may_be_read(volume);
+        let incoming = std::mem::take(&mut self.node.devices[volume].queue.incoming);
         let (reads, others): (VecDeque<_>, _) =
             incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
-        self.node.devices[d].queue.incoming = others;
-        self.refuse_waiting(d);
-        reads.into_iter().for_each(|read| self.start_reads(d, read));
+        self.node.devices[volume].queue.incoming = others;
+        self.refuse_waiting(volume);
+        reads.into_iter().for_each(|read| self.start_reads(volume, read));
     }
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
-    pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
-        for waiting in std::mem::take(&mut self.node.devices[d].queue.incoming) {
-            self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
+    pub(crate) fn refuse_waiting(&mut self, volume: VolumeNr) {
+        for waiting in std::mem::take(&mut self.node.devices[volume].queue.incoming) {
+            self.end_owner(volume, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
-        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
-            self.end_owner(d, part.owner, Err(IoError::NotPrimary));
+        for part in std::mem::take(&mut self.node.devices[volume].queue.parts_waiting) {
+            self.end_owner(volume, part.owner, Err(IoError::NotPrimary));
         }
-        for mut write in std::mem::take(&mut self.node.devices[d].queue.blocked) {
+        for mut write in std::mem::take(&mut self.node.devices[volume].queue.blocked) {
             self.give_up_repetition(&mut write);
             for owner in write.owners.into_iter() {
-                self.end_owner(d, owner, Err(IoError::NotPrimary));
+                self.end_owner(volume, owner, Err(IoError::NotPrimary));
             }
         }
     }
 
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
-    pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
-        let dev = &self.node.devices[d];
-        let waits = self.peers_or_none().any(|i| {
-            let version = i.map_or(u32::MAX, |i| self.node.connections[i].version());
-            matches!(routing::admit(&View::of(&self.node.state, i, d), version), Admission::Wait(_))
+    pub(crate) fn may_start_io(&self, volume: VolumeNr) -> bool {
+        let dev = &self.node.devices[volume];
+        let waits = self.peers_or_none().any(|peer| {
+            let version = peer.map_or(u32::MAX, |peer| self.node.connections[peer].version());
+            matches!(routing::admit(&View::of(&self.node.state, peer, volume), version), Admission::Wait(_))
         });
         let generation =
-            dev.generation_in_flight() || self.generation_undecided(d) || !dev.due.first_write.lets_writes_begin();
-        !waits && !generation && !self.awaits_target(d) && dev.disk.leaving.is_none() && !self.gives_up_copy(d)
+            dev.generation_in_flight() || self.generation_undecided(volume) || !dev.due.first_write.lets_writes_begin();
+        !waits
+            && !generation
+            && !self.awaits_target(volume)
+            && dev.disk.leaving.is_none()
+            && !self.gives_up_copy(volume)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
 
-    fn start_write(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
+    fn start_write(&mut self, volume: VolumeNr, Waiting { came, request: req }: Waiting) {
         let (kind, fua) = match req.kind {
             RequestKind::Write { fua } => (WriteKind::Data, fua),
             RequestKind::Discard => (WriteKind::Discard, false),
             RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
             RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
         };
-        let limit = self.longest(d, kind);
+        let limit = self.longest(volume, kind);
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
-        let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
+        let mut write = self.new_write(volume, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
         write.came = came;
         if range.len().0 > limit {
-            return self.split_write(d, write, limit);
+            return self.split_write(volume, write, limit);
         }
         if kind == WriteKind::Data {
-            self.node.devices[d].merge_followers(&mut write, limit);
+            self.node.devices[volume].merge_followers(&mut write, limit);
         }
-        self.admit(d, write);
+        self.admit(volume, write);
     }
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
-        let dev = &self.node.devices[d];
+    pub(crate) fn admit(&mut self, volume: VolumeNr, mut write: NewWrite) {
+        let dev = &self.node.devices[volume];
         let own = dev.queue.writing.overlapping(write.range).next().is_some();
         let resync = dev.queue.resyncing.overlapping(write.range).next().is_some();
         if own
             || resync
-            || self.is_to_come(d, &write)
+            || self.is_to_come(volume, &write)
             || dev.queue.peer_writing.overlapping(write.range).next().is_some()
-            || self.follows_waiting(d, write.range)
+            || self.follows_waiting(volume, write.range)
         {
-            self.node.devices[d].queue.blocked.push_back(write);
+            self.node.devices[volume].queue.blocked.push_back(write);
             return;
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         write.admitted = self.node.now;
         write.interval = dev.queue.interval_id();
         dev.queue.writing.insert(write.range, write.interval, ());
-        self.take_al(d, write);
+        self.take_al(volume, write);
     }
 
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
-        let d = write.device;
+        let volume = write.device;
         let frozen = self.node.state.is_frozen();
         if !frozen {
             // It may begin a generation.
-            self.node.connections.ids().for_each(|i| self.check_congestion(i, d));
+            self.node.connections.ids().for_each(|peer| self.check_congestion(peer, volume));
         }
         if frozen
-            || self.gives_up_copy(d)
-            || self.node.devices[d].generation_in_flight()
-            || self.node.devices[d].due.first_write != FirstWrite::Nothing
-            || self.node.devices[d].queue.peer_writing.overlapping(write.range).next().is_some()
+            || self.gives_up_copy(volume)
+            || self.node.devices[volume].generation_in_flight()
+            || self.node.devices[volume].due.first_write != FirstWrite::Nothing
+            || self.node.devices[volume].queue.peer_writing.overlapping(write.range).next().is_some()
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -185,20 +189,20 @@ impl Resource {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
-        let limit = self.longest(d, write.kind);
+        let limit = self.longest(volume, write.kind);
         if write.range.len().0 > limit {
             // It waited, and meanwhile a peer came that takes less at a time.
             self.leave(&mut write);
-            return self.split_write(d, write, limit);
+            return self.split_write(volume, write, limit);
         }
-        let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
-        let good = self.node.state.disk(d) == DiskState::UpToDate;
-        let any_good = (good || self.node.state.good_peers(d).next().is_some()) && !self.lacks_own_copy9(d);
+        let (local, (data_to, notice_to)) = (self.usable(volume), self.routes(volume));
+        let good = self.node.state.disk(volume) == DiskState::UpToDate;
+        let any_good = (good || self.node.state.good_peers(volume).next().is_some()) && !self.lacks_own_copy9(volume);
         // The device may have shrunk while the write waited: what lies behind it is metadata.
-        if !self.node.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
+        if !self.node.devices[volume].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
         }
-        let untold = |i: NodeId| !self.node.connections[i].takes_discards();
+        let untold = |peer: NodeId| !self.node.connections[peer].takes_discards();
         if write.kind != WriteKind::Data && data_to.into_iter().any(untold) {
             // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
             // lack it. Whoever asks writes zeroes instead.
@@ -212,18 +216,18 @@ impl Resource {
         if !data_to.is_empty() {
             self.epoch.note_write();
         }
-        self.audit_routes(d, data_to);
-        self.supersede_unconfirmed(d, range, data_to);
+        self.audit_routes(volume, data_to);
+        self.supersede_unconfirmed(volume, range, data_to);
         let unsent = self.node.connections.members().without(data_to);
         let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));
-        for i in self.node.connections.ids() {
-            if data_to.contains(i) {
-                self.send_write(i, d, key);
-            } else if notice_to.contains(i) {
-                self.send_out_of_sync(i, d, key);
+        for peer in self.node.connections.ids() {
+            if data_to.contains(peer) {
+                self.send_write(peer, volume, key);
+            } else if notice_to.contains(peer) {
+                self.send_out_of_sync(peer, volume, key);
             } else {
                 // At once: bitmaps may be exchanged before the disk has answered.
-                self.mark_out_of_sync(i, d, range);
+                self.mark_out_of_sync(peer, volume, range);
             }
         }
         // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
@@ -235,17 +239,17 @@ impl Resource {
             self.close_epoch();
         }
         if local {
-            self.submit_local(d, key);
+            self.submit_local(volume, key);
         }
         self.try_finish(key);
     }
 
     fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
-        let d = write.device;
+        let volume = write.device;
         self.give_up_repetition(&mut write);
         self.leave(&mut write);
         for owner in write.owners.into_iter() {
-            self.end_owner(d, owner, Err(error));
+            self.end_owner(volume, owner, Err(error));
         }
     }
 
@@ -257,48 +261,48 @@ impl Resource {
 
     /// A write that was admitted goes no further.
     pub(crate) fn leave(&mut self, write: &mut NewWrite) {
-        let d = write.device;
+        let volume = write.device;
         if std::mem::take(&mut write.al_held) {
-            self.node.devices[d].release_al(write.range);
+            self.node.devices[volume].release_al(write.range);
         }
-        self.node.devices[d].queue.writing.remove(write.range.start, write.interval);
-        self.node.devices[d].queue.recheck = true;
+        self.node.devices[volume].queue.writing.remove(write.range.start, write.interval);
+        self.node.devices[volume].queue.recheck = true;
     }
 
-    fn submit_local(&mut self, d: VolumeNr, key: u64) {
+    fn submit_local(&mut self, volume: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         w.disk_begins();
         let (sector, len) = (w.range.start, w.range.len());
-        let garbage = self.node.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
+        let garbage = self.node.devices[volume].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
         let action = match w.kind {
             WriteKind::Data => DiskOp::Write { sector, data: w.data(), fua: w.fua },
             // Both copies must read the same afterwards, also where the disk does not promise zeroes.
             WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
         };
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.stats.written_bytes += len.0;
-        self.disk(d, Op::LocalWrite(key), action);
+        self.disk(volume, Op::LocalWrite(key), action);
     }
 
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let usable = self.usable(w.device);
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (d, kind, range) = (w.device, w.kind, w.range);
+        let (volume, kind, range) = (w.device, w.kind, w.range);
         let (took, n) = (self.node.now.since(w.submitted.at), w.owners());
         if result.is_err() && kind == WriteKind::Discard && usable {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
-            return self.submit_local(d, key);
+            return self.submit_local(volume, key);
         }
-        self.node.devices[d].stats.latencies.note(Stage::WriteDisk, took, n);
+        self.node.devices[volume].stats.latencies.note(Stage::WriteDisk, took, n);
         w.disk_ends(result);
         if let Err(e) = result {
-            for i in self.node.connections.ids() {
-                self.mark_out_of_sync(i, d, range);
+            for peer in self.node.connections.ids() {
+                self.mark_out_of_sync(peer, volume, range);
             }
-            self.data_error(d, Failure::Write, "write", range, e);
+            self.data_error(volume, Failure::Write, "write", range, e);
         }
         self.try_finish(key);
     }
@@ -309,13 +313,14 @@ impl Resource {
         let here = w.local() != Local::Pending;
         let there = !w.legs.awaits_any();
         if w.is_open() && here && there {
-            let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
+            let (volume, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
             let lacked = matches!(w.local(), Local::Failed(_));
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
             let missing = w.legs.somebody_lacks();
-            let undecided = alone && self.generation_undecided(d);
-            let unheard = missing && self.awaits_why_refused(d);
-            if (alone || lacked || missing) && self.node.devices[d].generation_in_flight() || undecided || unheard {
+            let undecided = alone && self.generation_undecided(volume);
+            let unheard = missing && self.awaits_why_refused(volume);
+            if (alone || lacked || missing) && self.node.devices[volume].generation_in_flight() || undecided || unheard
+            {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
@@ -338,8 +343,9 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let gone = self.node.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
         let sent_before = gone && !w.submitted.sole;
-        let mut serving = self.node.state.good_peers(w.device).filter(|i| self.node.state.replicates(*i, w.device));
-        sent_before && serving.any(|i| w.legs.has(i))
+        let mut serving =
+            self.node.state.good_peers(w.device).filter(|peer| self.node.state.replicates(*peer, w.device));
+        sent_before && serving.any(|peer| w.legs.has(peer))
     }
 
     /// What kept writes from being completed is gone.
@@ -358,11 +364,11 @@ impl Resource {
             self.close_epoch();
         }
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
+        let (Some(open), volume, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
         let (came, began) = (w.came, w.submitted.at);
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
-        let own_good = self.node.state.disk(d) == DiskState::UpToDate;
-        let peer_has = self.node.state.good_peers(d).any(|i| w.legs.has(i));
+        let own_good = self.node.state.disk(volume) == DiskState::UpToDate;
+        let peer_has = self.node.state.good_peers(volume).any(|peer| w.legs.has(peer));
         let result = match local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
@@ -373,35 +379,35 @@ impl Resource {
         };
         let elsewhere = result.is_ok() && local != Local::Ok;
         if result.is_err() {
-            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].lasting.write_failed = true);
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].lasting.write_failed = true);
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);
-        self.node.devices[d].stats.latencies.note(Stage::WriteTotal, took, owners.count());
-        self.node.devices[d].queue.merging.keep_pieces(data);
-        self.node.application_done(d, began, range.len());
-        self.node.devices[d].seen.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
+        self.node.devices[volume].stats.latencies.note(Stage::WriteTotal, took, owners.count());
+        self.node.devices[volume].queue.merging.keep_pieces(data);
+        self.node.application_done(volume, began, range.len());
+        self.node.devices[volume].seen.outrun |= elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent;
         if local == Local::Ok {
             // Later a newer write may have marked these blocks again.
-            self.clear_where_in_sync(key, d, range);
+            self.clear_where_in_sync(key, volume, range);
         }
-        self.node.devices[d].queue.writing.remove(range.start, interval);
-        self.node.devices[d].queue.recheck = true;
-        self.end_repetition(d, again);
+        self.node.devices[volume].queue.writing.remove(range.start, interval);
+        self.node.devices[volume].queue.recheck = true;
+        self.end_repetition(volume, again);
         match owners {
-            Owners::One(owner) => self.end_owner(d, owner, result),
+            Owners::One(owner) => self.end_owner(volume, owner, result),
             Owners::Many(mut all) => {
-                all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
-                self.node.devices[d].queue.merging.keep_owners(all);
+                all.drain(..).for_each(|owner| self.end_owner(volume, owner, result));
+                self.node.devices[volume].queue.merging.keep_owners(all);
             }
         }
     }
 
     /// The own disk has a write, and so have the peers that have cleared their bits.
-    fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
-        for i in self.node.connections.ids() {
-            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
-                self.node.devices[d].clear_out_of_sync(i, range);
+    fn clear_where_in_sync(&mut self, key: u64, volume: VolumeNr, range: SectorRange) {
+        for peer in self.node.connections.ids() {
+            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(peer)) {
+                self.node.devices[volume].clear_out_of_sync(peer, range);
             }
         }
     }
@@ -409,18 +415,18 @@ impl Resource {
     /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
     fn retire_write(&mut self, key: u64) {
         let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
-        let (d, here) = (w.device, w.local() == Local::Ok);
+        let (volume, here) = (w.device, w.local() == Local::Ok);
         // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
         let in_mesh = self.in_mesh9();
-        for i in self.node.connections.ids() {
-            let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
+        for peer in self.node.connections.ids() {
+            let known = w.legs.has(peer) || in_mesh && w.legs.is_marked(peer);
             // What the own disk did not get it may have got from the peer since.
-            if !known || !here && !w.legs.is_accounted(i) {
-                self.mark_out_of_sync(i, d, w.range);
+            if !known || !here && !w.legs.is_accounted(peer) {
+                self.mark_out_of_sync(peer, volume, w.range);
             }
         }
         if w.leave_al() {
-            self.node.devices[d].release_al(w.range);
+            self.node.devices[volume].release_al(w.range);
         }
         if w.legs.was_sent() {
             let mut holders = w.legs.holders();
@@ -438,13 +444,13 @@ impl Resource {
 
     // -- the end of requests ------------------------------------------------------------------------------------------
 
-    pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
+    pub(crate) fn end_owner(&mut self, volume: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
             Owner::Tag(tag) => {
-                self.node.devices[d].disk.upper_pending -= 1;
+                self.node.devices[volume].disk.upper_pending -= 1;
                 self.out.emit(Effect::Complete { tag, result });
             }
-            Owner::Part(key) => self.end_part(d, key, result),
+            Owner::Part(key) => self.end_part(volume, key, result),
         }
     }
 }
@@ -459,9 +465,9 @@ impl Node {
 }
 
 impl Node {
-    fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
-        let dev = &self.devices[d];
-        let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(d));
+    fn check(&self, volume: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
+        let dev = &self.devices[volume];
+        let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(volume));
         if !may {
             return Err(IoError::NotPrimary);
         }
@@ -486,15 +492,15 @@ impl Node {
 
     /// May a Secondary's device be read (`docs/spec/connection-and-state.md` 8.3)? Only while nobody writes: a copy
     /// that changes under its reader is of no use.
-    fn may_be_read(&self, d: VolumeNr) -> bool {
-        let on_peer = self.connections.ids().any(|i| self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let good = on_peer || self.state.disk(d) == DiskState::UpToDate;
-        good && self.connections.ids().all(|i| self.state.pair(i, d).role != wire::Role::Primary)
+    fn may_be_read(&self, volume: VolumeNr) -> bool {
+        let on_peer = self.connections.ids().any(|peer| self.state.peer_disk(peer, volume) == DiskState::UpToDate);
+        let good = on_peer || self.state.disk(volume) == DiskState::UpToDate;
+        good && self.connections.ids().all(|peer| self.state.pair(peer, volume).role != wire::Role::Primary)
     }
 
     pub(crate) fn new_write(
         &self,
-        d: VolumeNr,
+        volume: VolumeNr,
         kind: WriteKind,
         fua: bool,
         range: SectorRange,
@@ -502,16 +508,28 @@ impl Node {
         owners: Owners,
     ) -> NewWrite {
         let (came, admitted) = (self.now, self.now);
-        NewWrite { device: d, kind, fua, range, data, owners, interval: 0, al_held: false, came, admitted, again: None }
+        NewWrite {
+            device: volume,
+            kind,
+            fua,
+            range,
+            data,
+            owners,
+            interval: 0,
+            al_held: false,
+            came,
+            admitted,
+            again: None,
+        }
     }
 
     /// Which peers get a write's data, and which are told only that they lack it.
-    fn routes(&self, d: VolumeNr) -> (NodeMask, NodeMask) {
+    fn routes(&self, volume: VolumeNr) -> (NodeMask, NodeMask) {
         let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
-        for (i, c) in self.connections.iter() {
-            match routing::write(&View::of(&self.state, Some(i), d), c.version()) {
-                ToPeer::Data => data_to.insert(i),
-                ToPeer::OutOfSync => notice_to.insert(i),
+        for (peer, c) in self.connections.iter() {
+            match routing::write(&View::of(&self.state, Some(peer), volume), c.version()) {
+                ToPeer::Data => data_to.insert(peer),
+                ToPeer::OutOfSync => notice_to.insert(peer),
                 ToPeer::Nothing => {}
             }
         }

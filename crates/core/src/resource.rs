@@ -227,8 +227,8 @@ impl Resource {
 
     /// An operation on the data area ended, or is given up.
     pub(crate) fn data_op_done(&mut self, op: Op, result: Result<(), IoError>, (data, zeroes): (Segments, bool)) {
-        if let Some(d) = self.written_device(&op)
-            && let Some(b) = &mut self.node.devices[d].backing
+        if let Some(volume) = self.written_device(&op)
+            && let Some(b) = &mut self.node.devices[volume].backing
         {
             b.flushing.note_write();
         }
@@ -280,16 +280,21 @@ impl Resource {
     pub fn on_meta_done(&mut self, now: Instant, done: MetaDone) {
         self.begin(now);
         let Some(op) = self.ops.remove(done.op.0) else { return };
-        if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
-            self.node.devices[d].disk.meta_pending -= 1;
-            self.node.devices[d].disk.meta_since = now;
+        if let Op::AlBlock(volume)
+        | Op::BitmapPage(volume, _)
+        | Op::Superblock(volume)
+        | Op::Attach(volume)
+        | Op::LogReset(volume) = op
+        {
+            self.node.devices[volume].disk.meta_pending -= 1;
+            self.node.devices[volume].disk.meta_since = now;
         }
         match op {
-            Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
-            Op::BitmapPage(d, page) => self.bitmap_page_done(d, page, done.result.map(drop)),
-            Op::Superblock(d) => self.superblock_done(d, done.result.map(drop)),
-            Op::Attach(d) => self.attach_step_done(d, done.result),
-            Op::LogReset(d) => self.log_reset_done(d, done.result.map(drop)),
+            Op::AlBlock(volume) => self.al_block_done(volume, done.result.map(drop)),
+            Op::BitmapPage(volume, page) => self.bitmap_page_done(volume, page, done.result.map(drop)),
+            Op::Superblock(volume) => self.superblock_done(volume, done.result.map(drop)),
+            Op::Attach(volume) => self.attach_step_done(volume, done.result),
+            Op::LogReset(volume) => self.log_reset_done(volume, done.result.map(drop)),
             _ => unreachable!("not an operation on metadata"),
         }
         self.end_links();
@@ -320,11 +325,11 @@ impl Resource {
     /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
-        for i in self.node.connections.ids() {
-            self.pump_peer(i);
+        for peer in self.node.connections.ids() {
+            self.pump_peer(peer);
         }
-        for d in self.node.devices.ids() {
-            self.pump_requests(d);
+        for volume in self.node.devices.ids() {
+            self.pump_requests(volume);
             self.end_links();
         }
         self.send_late_barriers();
@@ -362,25 +367,25 @@ impl Resource {
         self.out.chores.mark();
     }
 
-    pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
+    pub(crate) fn disk(&mut self, volume: VolumeNr, op: Op, action: DiskOp) {
         if let Some(range) = action.changes() {
-            self.mark_for_strangers(d, range);
+            self.mark_for_strangers(volume, range);
         }
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
-            self.node.devices[d].disk.local_pending += 1;
+            self.node.devices[volume].disk.local_pending += 1;
         }
         let op = OpId(self.ops.insert(op));
-        self.out.emit(Effect::Disk { op, volume: d, action });
+        self.out.emit(Effect::Disk { op, volume, action });
     }
 
-    pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn meta(&mut self, volume: VolumeNr, op: Op, action: MetaOp) {
+        let dev = &mut self.node.devices[volume];
         if dev.disk.meta_pending == 0 {
             dev.disk.meta_since = self.node.now;
         }
         dev.disk.meta_pending += 1;
         let op = OpId(self.ops.insert(op));
-        self.out.emit(Effect::Meta { op, volume: d, action });
+        self.out.emit(Effect::Meta { op, volume, action });
     }
 
     /// The device that a write was for.
@@ -395,13 +400,13 @@ impl Resource {
     }
 
     fn lower_ended(&mut self, key: u64) {
-        let d = match self.requests.get(key) {
+        let volume = match self.requests.get(key) {
             Some(Request::Write(w)) => w.device,
             Some(Request::Read(r)) => r.device,
             Some(Request::Flush(f)) => f.device,
             None => return,
         };
-        self.node.devices[d].disk.local_pending -= 1;
+        self.node.devices[volume].disk.local_pending -= 1;
     }
 
     /// A fresh generation, never one of the reserved values.

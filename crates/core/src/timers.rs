@@ -36,51 +36,51 @@ impl OfLink {
 }
 
 impl Resource {
-    fn link_timer(&self, i: NodeId, timer: OfLink) -> Option<Instant> {
-        let c = &self.node.connections[i];
+    fn link_timer(&self, peer: NodeId, timer: OfLink) -> Option<Instant> {
+        let c = &self.node.connections[peer];
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
-            OfLink::Handshake => self.node.connections[i].handshake_timer(),
+            OfLink::Handshake => self.node.connections[peer].handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
-            OfLink::Handshake9 => self.handshake9_timer(i),
-            OfLink::Volumes => self.volumes_timer(i),
+            OfLink::Handshake9 => self.handshake9_timer(peer),
+            OfLink::Volumes => self.volumes_timer(peer),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
-            OfLink::Ping => Some(self.node.connections[i].ping_timer()),
-            OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
-            OfLink::Change => self.change_deadline(i),
-            OfLink::Refusal => self.refusal_deadline(i),
+            OfLink::Ping => Some(self.node.connections[peer].ping_timer()),
+            OfLink::Attach => self.attach_deadline(peer).map(|(limit, _)| limit),
+            OfLink::Change => self.change_deadline(peer),
+            OfLink::Refusal => self.refusal_deadline(peer),
         }
     }
 
-    fn link_timer_ended(&mut self, i: NodeId, timer: OfLink) {
+    fn link_timer_ended(&mut self, peer: NodeId, timer: OfLink) {
         match timer {
-            OfLink::Handshake => self.handshake_overdue(i),
-            OfLink::Attempt9 => self.connect_again(i),
-            OfLink::Handshake9 => self.handshake9_overdue(i),
-            OfLink::Volumes => self.volumes_are_known(i),
-            OfLink::Number => self.number_overdue(i),
-            OfLink::Ping => self.ping_due(i),
-            OfLink::Attach => self.attach_unanswered(i),
-            OfLink::Change => self.change_unanswered(i),
-            OfLink::Refusal => self.refusal_unexplained(i),
+            OfLink::Handshake => self.handshake_overdue(peer),
+            OfLink::Attempt9 => self.connect_again(peer),
+            OfLink::Handshake9 => self.handshake9_overdue(peer),
+            OfLink::Volumes => self.volumes_are_known(peer),
+            OfLink::Number => self.number_overdue(peer),
+            OfLink::Ping => self.ping_due(peer),
+            OfLink::Attach => self.attach_unanswered(peer),
+            OfLink::Change => self.change_unanswered(peer),
+            OfLink::Refusal => self.refusal_unexplained(peer),
         }
     }
 
     /// Time has passed.
     pub(crate) fn check_timers(&mut self) {
-        for i in self.node.connections.ids() {
+        for peer in self.node.connections.ids() {
             for timer in OfLink::ALL {
-                if self.link_timer(i, timer).is_some_and(|at| at <= self.node.now) {
-                    self.link_timer_ended(i, timer);
+                if self.link_timer(peer, timer).is_some_and(|at| at <= self.node.now) {
+                    self.link_timer_ended(peer, timer);
                     self.end_links();
                 }
             }
-            self.check_overdue(i);
+            self.check_overdue(peer);
             self.end_links();
         }
-        for d in self.node.devices.ids() {
-            self.check_disk_timeout(d);
+        for volume in self.node.devices.ids() {
+            self.check_disk_timeout(volume);
             self.end_links();
         }
         self.check_transaction();
@@ -90,10 +90,13 @@ impl Resource {
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        let of_link = |i| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(i, timer));
-        let links =
-            self.node.connections.ids().flat_map(|i| of_link(i).chain(self.node.connections[i].overdue_timer()));
-        let disks = self.node.devices.ids().filter_map(|d| self.disk_timer(d));
+        let of_link = |peer| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(peer, timer));
+        let links = self
+            .node
+            .connections
+            .ids()
+            .flat_map(|peer| of_link(peer).chain(self.node.connections[peer].overdue_timer()));
+        let disks = self.node.devices.ids().filter_map(|volume| self.disk_timer(volume));
         let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions.timer(), self.next_chore()];
         links.chain(disks).chain(others.into_iter().flatten()).min()
     }
@@ -101,8 +104,8 @@ impl Resource {
 
 impl Node {
     /// Coarse, as is [`Self::overdue_timer`]: it is looked at twice per limit, and whenever time passes.
-    fn disk_timer(&self, d: VolumeNr) -> Option<Instant> {
-        let dev = &self.devices[d];
+    fn disk_timer(&self, volume: VolumeNr) -> Option<Instant> {
+        let dev = &self.devices[volume];
         let limit = dev.disk_timeout().filter(|_| dev.is_busy())?;
         Some(self.now + Duration(limit.0 / 2 + 1))
     }

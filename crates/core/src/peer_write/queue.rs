@@ -15,56 +15,58 @@ use wire::Packet;
 
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
-    pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
+    pub(crate) fn queue_data(&mut self, peer: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         let came = self.node.now;
-        self.node.connections[i].held.push(HeldPacket { came, volume, packet, payload });
-        self.pump_peer(i);
+        self.node.connections[peer].held.push(HeldPacket { came, volume, packet, payload });
+        self.pump_peer(peer);
     }
 
     /// Processes held packets as far as possible.
-    pub(crate) fn pump_peer(&mut self, i: NodeId) {
-        while self.node.connections[i].link.is_some() {
-            let Some(next) = self.node.connections[i].held.take() else { break };
-            let blocked = self.blocked_by_epoch(i, &next.packet);
+    pub(crate) fn pump_peer(&mut self, peer: NodeId) {
+        while self.node.connections[peer].link.is_some() {
+            let Some(next) = self.node.connections[peer].held.take() else { break };
+            let blocked = self.blocked_by_epoch(peer, &next.packet);
             if !blocked {
                 self.begin_generation_for(next.volume, &next.packet);
             }
-            if blocked || self.must_wait(i, next.volume, &next.packet) {
-                let missing = self.number_is_missing(i, next.volume, &next.packet);
-                self.node.connections[i].held.waits(next, missing, self.node.now);
+            if blocked || self.must_wait(peer, next.volume, &next.packet) {
+                let missing = self.number_is_missing(peer, next.volume, &next.packet);
+                self.node.connections[peer].held.waits(next, missing, self.node.now);
                 break;
             }
-            self.node.connections[i].held.goes_on(&next);
+            self.node.connections[peer].held.goes_on(&next);
             if let Some(dev) = self.node.devices.get_mut(next.volume) {
                 dev.queue.recheck |= changes_data(&next.packet);
             }
-            self.data_packet(i, next.volume, next.packet, next.payload);
+            self.data_packet(peer, next.volume, next.packet, next.payload);
             self.end_links();
         }
     }
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
-    fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
-        let begins = self.node.devices.get(d).is_some_and(|dev| dev.due.generation_with_first_write);
+    fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
+        let begins = self.node.devices.get(volume).is_some_and(|dev| dev.due.generation_with_first_write);
         if begins && changes_data(packet) {
-            self.new_generation(d);
-            self.tell_uuids(d, wire::UuidFlags::NONE);
+            self.new_generation(volume);
+            self.tell_uuids(volume, wire::UuidFlags::NONE);
         }
     }
 
     /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
-        let Some(dev) = self.node.devices.get(d) else { return false };
+    fn must_wait(&self, peer: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
+        let Some(dev) = self.node.devices.get(volume) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.queue.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
+            range.is_some_and(|r| {
+                dev.queue.peer_writing.overlapping(r).next().is_some() || self.resync_writing(volume, r)
+            })
         };
-        if self.node.connections[i].peer_has_enough(packet) {
+        if self.node.connections[peer].peer_has_enough(packet) {
             return true;
         }
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
-            return unsettled || overlaps(range) || self.must_wait_for_local(i, d, range, seq);
+            return unsettled || overlaps(range) || self.must_wait_for_local(peer, volume, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
@@ -82,8 +84,8 @@ impl Node {
     ///
     /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
     /// completed by the peer either ([`Told`](super::Told)): then no later write depends on it.
-    fn blocked_by_epoch(&self, i: NodeId, packet: &Packet) -> bool {
-        let epochs = &self.connections[i].epochs;
+    fn blocked_by_epoch(&self, peer: NodeId, packet: &Packet) -> bool {
+        let epochs = &self.connections[peer].epochs;
         if !epochs.holds_back() {
             return false;
         }
