@@ -726,7 +726,7 @@ impl Device {
     }
 }
 
-/// Is this operation one that must end before the disk of device `d` is closed?
+/// Is this operation one that must end before the disk of the volume is closed?
 fn op_uses_disk(
     op: &Op,
     volume: VolumeNr,

@@ -62,7 +62,7 @@ impl Resource {
         self.try_finish_flush(key);
     }
 
-    /// `epoch` and all before it are confirmed by connection `i` (or it is gone: `lost`).
+    /// `epoch` and all before it are confirmed by this peer (or it is gone: `lost`).
     pub(crate) fn flushes_confirmed(&mut self, peer: NodeId, epoch: Option<u32>) {
         for key in self.flushes.clone() {
             let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
