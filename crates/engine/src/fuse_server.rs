@@ -60,6 +60,7 @@ pub(crate) struct FuseServer {
     probe: Option<Probe>,
     /// The devices are being taken away.
     ending: bool,
+    io: Io,
     message: Vec<u8>,
     /// Slots whose requests are being worked on, by the kernel's number of the request.
     slots: HashMap<u64, Box<FuseSlot>>,
@@ -92,6 +93,23 @@ enum Stage {
     Serving,
     /// Not any more: they wait for the next process.
     Leaving,
+}
+
+/// Whether what applications ask of a Primary is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Io {
+    Goes,
+    Frozen,
+    /// And writes have been read that there was no room for.
+    FrozenLacking,
+    /// The kernel is to hand those out once more.
+    Lacking,
+}
+
+impl Io {
+    fn is_frozen(self) -> bool {
+        matches!(self, Io::Frozen | Io::FrozenLacking)
+    }
 }
 
 /// A request, and where its payload is.
@@ -186,6 +204,7 @@ impl FuseServer {
             closed: Vec::new(),
             probe: None,
             ending: false,
+            io: Io::Goes,
             // Not zeroes, which would be memory that comes when it is touched: a process that is killed while the
             // kernel copies a message takes the message with it if a page is missing.
             message: vec![u8::MAX; MESSAGE_MAX],
@@ -252,6 +271,7 @@ impl FuseServer {
             }
         }
         self.go_through_ledger(ring, requests);
+        self.ask_for_lacking(requests);
         for (request, result) in std::mem::take(&mut self.decided) {
             self.answer(ring, &request, result, Vec::new());
         }
@@ -362,7 +382,11 @@ impl FuseServer {
                     let data = Segments::One(self.fitting(landed, payload.len()));
                     requests.admit(Asker::Fuse, volume, request, data);
                 } else if let Err(received) = self.admit(Received { volume, request, payload, slot: None }, requests) {
-                    self.starved.push_back(received);
+                    // Buffers come back when I/O goes on. Who asks for something else is behind it, and is answered.
+                    match self.io.is_frozen() && self.session.can_resend() {
+                        true => self.io = Io::FrozenLacking,
+                        false => self.starved.push_back(received),
+                    }
                 }
             }
         }
@@ -401,9 +425,23 @@ impl FuseServer {
         BufRef { id: buf.unwrap_or(landed).into_id().0, offset: 0, len: len as u32 }
     }
 
-    /// Does a message wait that the next one would overwrite?
+    /// I/O goes on, and what was under way is answered: what there was no room for comes again, and nothing else.
+    fn ask_for_lacking(&mut self, requests: &Requests) {
+        let answered = self.starved.is_empty() && self.decided.is_empty() && requests.of_devices() == 0;
+        if self.io != Io::Lacking || !answered {
+            return;
+        }
+        self.forget_openings();
+        match sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]) {
+            n if n < 0 => log("error", &format!("the kernel does not repeat its requests: {}", Errno::from_raw(-n))),
+            _ => self.io = Io::Goes,
+        }
+    }
+
+    /// Does a message wait that the next one would overwrite, or are older ones to come again?
     fn is_blocked(&self) -> bool {
-        self.starved.iter().any(|received| received.slot.is_none())
+        self.io == Io::Lacking
+            || self.starved.iter().any(|received| received.slot.is_none())
             || !self.unread.is_empty()
             || self.ledger.as_ref().is_some_and(ledger::Ledger::is_full)
     }
@@ -435,15 +473,20 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, and all that was
-    /// written has been flushed before: the core refuses it as it does every request then, but there is nothing to
-    /// lose.
+    /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, or while I/O is
+    /// frozen, and all that was written has been flushed before: the core refuses it, or keeps it waiting, as it does
+    /// every request then, but there is nothing to lose. Nor is there with the flush that the kernel asks for when it
+    /// attaches the device, until somebody writes: it concerns nobody's data, and while it waits, so does every program
+    /// that wants a loop device.
     fn note(&mut self, volume: VolumeNr, request: Request) -> Option<Result<(), Errno>> {
         let node = self.volumes.get_mut(&volume)?;
         match request.kind {
             Kind::Read if node.failing => return Some(Err(Errno::EIO)),
             Kind::Read => {}
-            Kind::Flush if !node.primary && node.flushed == node.changes => return Some(Ok(())),
+            Kind::Flush if node.is_being_attached() => return Some(Ok(())),
+            Kind::Flush if (self.io.is_frozen() || !node.primary) && node.flushed == node.changes => {
+                return Some(Ok(()));
+            }
             Kind::Flush if node.failing => return Some(Err(Errno::EIO)),
             Kind::Flush if self.changing == 0 => {
                 self.flushing.insert(request.tag, (volume, node.changes));

@@ -485,6 +485,8 @@ impl Runner {
             let changed = self.carry_out();
             if self.status_changed {
                 self.note_detached();
+                let frozen = self.core.snapshot().suspended.any();
+                self.fuse.iter_mut().for_each(|fuse| fuse.set_frozen(frozen));
             }
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
             while let Some(client) = self.nbd.next_dead() {

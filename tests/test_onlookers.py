@@ -1,0 +1,207 @@
+"""A device whose I/O waits stops nobody but who reads or writes its data.
+
+What looks at every disk and every mount of a machine (losetup, lsblk, df, monitoring) also looks at a device whose I/O is
+frozen, or whose process is gone, and is answered meanwhile.
+"""
+
+import contextlib
+import mmap
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+from cluster import MIB, eventually
+from test_gate import is_open, opens
+from test_handover import nothing_is_left, one_node
+
+SIZE = 48 * MIB
+BLOCK = 4096
+
+# What the node exporter of Prometheus reads of disks, mounts and block devices.
+EXPORTER = r"""
+import glob, os
+for path in ["/proc/diskstats", "/proc/self/mountinfo", *glob.glob("/sys/block/*/*"), *glob.glob("/sys/block/*/queue/*"),
+             *glob.glob("/sys/block/loop*/loop/*")]:
+    if os.path.isfile(path):
+        try:
+            open(path, "rb").read()
+        except OSError:
+            pass
+for line in open("/proc/self/mounts"):
+    try:
+        os.statvfs(line.split()[1])
+    except OSError:
+        pass
+"""
+
+
+def looks(node):
+    """Everything that looks at all there is, and the node's device among it."""
+    door, names = node.door(), "/dev/urbd/by-res/*/"
+    other = node.disk_file()
+    wanted = [
+        ["losetup", "-a"], ["losetup", "-f"], ["losetup", "-j", other], ["lsblk"], ["lsblk", "-o", "NAME,SIZE,RO,TYPE,MOUNTPOINT"],
+        ["df"], ["df", "-h", os.path.dirname(door)], ["findmnt"], ["findmnt", "-D"], ["udevadm", "info", node.side_door_name],
+        ["stat", door], ["stat", "-f", os.path.dirname(door)], ["stat", node.side_door_name], ["ls", "-l", os.path.dirname(door)],
+        ["sh", "-c", f"ls -l {names}"], ["sh", "-c", f"ls -lL --color=always {names}"], ["blkid", "-p", other],
+        ["python3", "-c", EXPORTER],
+    ]
+    return [argv for argv in wanted if shutil.which(argv[0])]
+
+
+def where_it_waits(pid):
+    waits = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stack") as f:
+                waits.append(f.read())
+    return "\n".join(waits)
+
+
+class Onlookers:
+    """All of them at once, on one node."""
+
+    def __init__(self, node):
+        node.side_door_name = node.side_door()
+        self.node, self.argvs, self.hanging, self.longest = node, looks(node), [], 0.0
+
+    def __enter__(self):
+        return self
+
+    def look(self, patience=20):
+        """Fails if one does not end. On an idle machine each takes less than a second; one that hangs does so for ever."""
+        began = time.monotonic()
+        running = [(argv, subprocess.Popen(self.node.prefix() + argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)) for argv in self.argvs]
+        while running and time.monotonic() < began + patience:
+            ended = [x for x in running if x[1].poll() is not None]
+            running = [x for x in running if x not in ended]
+            self.longest = max(self.longest, time.monotonic() - began) if ended else self.longest
+            time.sleep(0.005)
+        self.hanging += [p for _, p in running]
+        assert not running, "\n".join(f"{' '.join(argv)} waits:\n{where_it_waits(p.pid)}" for argv, p in running)
+
+    def __exit__(self, kind, *_):
+        """When what they wait for is over."""
+        for p in self.hanging:
+            with contextlib.suppress(ProcessLookupError):
+                p.kill()
+        if kind is None:
+            print(f"the last one ended after {self.longest:.2f} s")
+
+
+# ---- a process that serves, and I/O that is frozen ---------------------------------------------------------------------
+
+@contextlib.contextmanager
+def by_command(cluster):
+    a = one_node(cluster, size=SIZE)
+    with opened(a) as end:
+        a.urbd("suspend-io", "r0")
+        yield a, end
+    a.call("resume-io", "r0", timeout=20)
+
+
+@contextlib.contextmanager
+def by_fencing(cluster):
+    """The peer is gone, and nobody says that it is fenced."""
+    a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+    cluster.up(net="fencing resource-and-stonith;", handlers='fence-peer "exit 1";')
+    with opened(a) as end:
+        b.kill()
+        a.wait(suspended=True)
+        yield a, end
+    a.call("resume-io", "r0", timeout=20)
+
+
+@contextlib.contextmanager
+def without_data(cluster):
+    """A Primary without a disk has lost its peer."""
+    a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+    cluster.up(options="on-no-data-accessible suspend-io;")
+    a.urbd("detach", "r0/0")
+    with opened(a) as end:
+        b.cut()
+        a.wait(suspended=True)
+        yield a, end
+    b.heal()
+    b.wait(conn="Connected")
+    a.wait(suspended=False)
+
+
+@contextlib.contextmanager
+def opened(node):
+    """Somebody who has the device open and has written what he has not flushed; he closes it when he is told to."""
+    with contextlib.ExitStack() as closing:
+        fd = os.open(node.device(), os.O_RDWR | os.O_DIRECT)
+        closing.callback(os.close, fd)
+        page = mmap.mmap(-1, BLOCK)
+        page[:] = os.urandom(BLOCK)
+        os.pwritev(fd, [page], 0)
+        eventually("it is open", lambda: is_open(node))
+
+        def end():
+            closing.close()
+            eventually("it is not in use", lambda: not is_open(node), 20)
+
+        yield end
+
+
+@pytest.mark.parametrize("frozen", [by_command, by_fencing, without_data])
+def test_while_io_is_frozen(cluster, frozen):
+    """In use, and after the last close: the device is then to be attached anew, for which the kernel calls fsync on its
+    file."""
+    with frozen(cluster) as (a, end), Onlookers(a) as onlookers:
+        onlookers.look()
+        end()
+        for _ in range(3):
+            onlookers.look()
+            # Whoever wants a loop device for something of his own gets one.
+            spare = a.run(["losetup", "-f", "--show", a.disk_file()], timeout=20, text=True, capture_output=True).stdout
+            assert spare.startswith("/dev/loop"), spare
+            a.run(["losetup", "-d", spare.strip()], timeout=20, check=True)
+    assert opens(a.device()) == 0
+    nothing_is_left(a)
+
+
+class Writers:
+    """So many threads, each of which writes the device's first bytes once."""
+
+    def __init__(self, dev, many, size):
+        self.fd, self.page = os.open(dev, os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, size)
+        self.page[:] = os.urandom(size)
+        self.done = []
+        self.threads = [threading.Thread(target=self.write, daemon=True) for _ in range(many)]
+        for t in self.threads:
+            t.start()
+
+    def write(self):
+        self.done.append(os.pwritev(self.fd, [self.page], 0))
+
+    def end(self):
+        for t in self.threads:
+            t.join(60)
+        assert self.done == len(self.threads) * [len(self.page)], "a write is not answered"
+        back = mmap.mmap(-1, len(self.page))
+        os.preadv(self.fd, [back], 0)
+        assert back[:] == self.page[:]
+        os.close(self.fd)
+
+
+def test_while_more_writes_are_frozen_than_there_is_memory_for(cluster):
+    a = one_node(cluster, size=SIZE)
+    dev = a.device()
+    with Onlookers(a) as onlookers:
+        a.urbd("suspend-io", "r0")
+        writers = Writers(dev, 160, MIB)
+        try:
+            eventually("they wait", lambda: a.status()["devices"][0]["upper-pending"] > 0, 20)
+            time.sleep(0.5)
+            onlookers.look()
+        finally:
+            a.call("resume-io", "r0", timeout=20)
+        writers.end()
+    nothing_is_left(a)
