@@ -15,7 +15,7 @@ import time
 import pytest
 
 from cluster import MIB, eventually
-from test_gate import is_open, opens
+from test_gate import is_open, one, opens
 from test_handover import nothing_is_left, one_node
 
 SIZE = 48 * MIB
@@ -205,3 +205,41 @@ def test_while_more_writes_are_frozen_than_there_is_memory_for(cluster):
             a.call("resume-io", "r0", timeout=20)
         writers.end()
     nothing_is_left(a)
+
+
+# ---- when the keeper is gone, too --------------------------------------------------------------------------------------
+
+def forbids_writes(dev):
+    """To whoever attaches a file of his own next: a device that somebody has by now is his."""
+    name = os.path.basename(dev)
+    with open(f"/sys/block/{name}/ro") as f:
+        return f.read().strip() == "1" and not os.path.exists(f"/sys/block/{name}/loop/backing_file")
+
+
+@pytest.mark.parametrize("next_one", ["down", "start", "start elsewhere"])
+@pytest.mark.parametrize("used", [False, True])
+def test_what_a_killed_process_and_keeper_leave(cluster, tmp_path, next_one, used):
+    """The loop device's number is a Secondary's, which nobody may write to; mount and device may be there still."""
+    file = tmp_path / "other"
+    file.write_bytes(bytes(MIB))
+    attach = ["losetup", "-f", "--show", file]
+    before = subprocess.run(attach, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        a = one(cluster)
+        dev = a.side_door()
+        eventually("the kernel refuses writes", lambda: subprocess.run(["blockdev", "--getro", dev], check=True,
+                                                                       capture_output=True).stdout == b"1\n")
+        with open(dev, "rb") if used else contextlib.nullcontext():
+            a.kill()
+            if next_one == "start elsewhere":
+                subprocess.run(["losetup", "-d", before], check=True)
+                before = None
+            if next_one != "down":
+                a.start()
+                assert opens(a.device()) == 0
+            nothing_is_left(a)
+        eventually("the number is free for everybody", lambda: not forbids_writes(dev), 20)
+        assert not a.loops() and not a.mounted()
+    finally:
+        if before:
+            subprocess.run(["losetup", "-d", before], check=True)

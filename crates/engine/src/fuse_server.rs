@@ -176,6 +176,11 @@ impl FuseServer {
     fn mount(pool: &'static Pool, local: &LocalResource, run_dir: &Path) -> io::Result<FuseServer> {
         std::fs::File::options().read(true).write(true).open("/dev/loop-control")?;
         let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
+        for volume in local.volumes.iter().map(|v| v.nr) {
+            if let Err(e) = links.clear_loop(&local.name, u32::from(volume.0)) {
+                log("warning", &format!("what was left of the device of volume {volume}: {e}"));
+            }
+        }
         let (fd, mounted, root) = Mounted::new(links.doors(&local.name)?)?;
         sys::set_nonblocking(fd.as_raw_fd());
         let mut server = FuseServer::on(pool, local, links, fd, root);

@@ -26,6 +26,7 @@ use crate::{digests, memory, sys};
 use config::{FrontEnd, LocalResource};
 use control::client::socket_path;
 use frontends::device_link::DeviceLinks;
+use frontends::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -136,6 +137,11 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
         return false;
     }
     let links = DeviceLinks::from_env(run_dir, true);
+    if !Keeper::of(run_dir, resource).is_there() {
+        // What cannot be cleared the next start says.
+        volumes.iter().for_each(|volume| drop(links.clear_loop(resource, u32::from(volume.0))));
+        let _ = std::fs::remove_file(Keeper::of(run_dir, resource).path());
+    }
     if let Ok(doors) = links.doors(resource)
         && fuse_server::clear_mount(&doors).is_ok()
     {

@@ -40,7 +40,7 @@ use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use door::{Call, Caller, Door, Intent, Knock, Question, Ran};
 pub use mount::{is_mounted, mount, mount_with_devices, unmount};
-pub use session::{Event, Session};
+pub use session::{Event, Session, file_name};
 pub use slot::commit;
 
 /// What a connection promises the kernel for as long as it lasts: the numbers of nodes and handles, the answers to

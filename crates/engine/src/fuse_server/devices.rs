@@ -23,7 +23,7 @@ use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::fuse::Door;
-use frontends::loopdev::{self, Background, Kept, LoopDevice, in_background};
+use frontends::loopdev::{self, Background, Kept, LoopDevice, in_background, leftover};
 use frontends::users::{self, User};
 use std::io;
 use std::os::fd::AsFd;
@@ -553,7 +553,8 @@ impl FuseServer {
             }
             Work::Detach(mut work) => {
                 self.session.set_door(u32::from(volume.0), None);
-                work.take()?
+                let note = self.links.loop_note(&self.resource, u32::from(volume.0));
+                work.take()?.and_then(|()| leftover::forget(&note?))
             }
         };
         if let Err(e) = ended {
@@ -569,6 +570,9 @@ impl FuseServer {
         let Some(name) = self.session.file(u32::from(volume.0)) else { return Ok(()) };
         let Some(node) = self.volumes.get_mut(&volume) else { return Ok(()) };
         let same = node.last == Some(device);
+        // Before anybody is kept from writing to it, which outlives it.
+        let note = || leftover::note(&self.links.loop_note(&self.resource, u32::from(volume.0))?, device);
+        let noted = if same { Ok(()) } else { note() };
         // Whoever had the number before may have left something else there.
         kept.set_read_only(node.read_only)?;
         node.last = Some(device);
@@ -587,7 +591,7 @@ impl FuseServer {
         // If the keeper has just ended, its successor is given all devices.
         let shared = self.share(volume).map_err(|e| io::Error::new(e.kind(), format!("the keeper: {e}")));
         let linked = if same { Ok(()) } else { self.link(volume, primary) };
-        linked.map_err(|e| io::Error::new(e.kind(), format!("its names: {e}"))).and(shared)
+        linked.map_err(|e| io::Error::new(e.kind(), format!("its names: {e}"))).and(noted).and(shared)
     }
 
     /// The device's names lead to its door, if they are to be `taken` also those of another node.

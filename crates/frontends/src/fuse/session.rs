@@ -352,7 +352,7 @@ impl Session {
     /// The name of an export's file.
     fn file_name(&self, export: &Export) -> String {
         match &self.doors {
-            Some(doors) => format!(".{}-{}", last_part(export), doors.secret),
+            Some(doors) => file_name(last_part(export), &doors.secret),
             None => last_part(export).to_owned(),
         }
     }
@@ -471,6 +471,11 @@ impl Session {
         body.u64(&[found]);
         Ok(())
     }
+}
+
+/// What the file behind the door to `volume` is called, if there are doors.
+pub fn file_name(volume: impl std::fmt::Display, secret: &str) -> String {
+    format!(".{volume}-{secret}")
 }
 
 fn without_payload(export: &Export, request: Request) -> Answer {
