@@ -15,8 +15,8 @@ import time
 import pytest
 
 from cluster import MIB, eventually
-from test_gate import is_open, one, opens
-from test_handover import nothing_is_left, one_node
+from test_gate import Waiter, is_open, one, opens
+from test_handover import Application, handed_over, kernel, nothing_is_left, one_node  # noqa: F401
 
 SIZE = 48 * MIB
 BLOCK = 4096
@@ -170,8 +170,8 @@ def test_while_io_is_frozen(cluster, frozen):
 class Writers:
     """So many threads, each of which writes the device's first bytes once."""
 
-    def __init__(self, dev, many, size):
-        self.fd, self.page = os.open(dev, os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, size)
+    def __init__(self, dev, many, size, fd=None):
+        self.fd, self.page = fd or os.open(dev, os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, size)
         self.page[:] = os.urandom(size)
         self.done = []
         self.threads = [threading.Thread(target=self.write, daemon=True) for _ in range(many)]
@@ -203,6 +203,127 @@ def test_while_more_writes_are_frozen_than_there_is_memory_for(cluster):
             onlookers.look()
         finally:
             a.call("resume-io", "r0", timeout=20)
+        writers.end()
+    nothing_is_left(a)
+
+
+# ---- no process --------------------------------------------------------------------------------------------------------
+
+def killed(a):
+    a.kill_process()
+
+
+def killed_while_frozen(a):
+    """With writes that it has read and not answered."""
+    a.urbd("suspend-io", "r0")
+    time.sleep(0.3)
+    a.kill_process()
+
+
+def stopped_by_the_service_manager(a):
+    p = a.processes.pop("r0")
+    p.terminate()
+    assert p.wait(20) == 0
+
+
+def killed_twice(a):
+    """The second time while it waits to be Primary again."""
+    a.kill_process()
+    a.start()
+    eventually("it says why", lambda: "waits-to-be-primary" in a.log(), 60)
+    a.kill_process()
+
+
+def waits_to_be_primary(a):
+    a.kill_process()
+    a.start()
+    eventually("it says why", lambda: "waits-to-be-primary" in a.log(), 60)
+
+
+ALONE = [killed, killed_while_frozen, stopped_by_the_service_manager]
+BESIDE = [killed_twice, waits_to_be_primary]
+
+
+@pytest.mark.parametrize("lost", ALONE + BESIDE)
+def test_without_a_process(cluster, kernel, lost):
+    """What reads, writes or opens the device waits for the next process, and is answered by it."""
+    if lost in ALONE:
+        a = one_node(cluster, size=SIZE)
+    else:
+        a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+        cluster.up(disk="fencing resource-only;", handlers='fence-peer "exit 1";')
+    dev = a.device()
+    app = Application(dev, 0)
+    with Onlookers(a) as onlookers:
+        app.goes_on()
+        handed_over(a)
+        if lost in BESIDE:
+            b.cut()
+            a.wait(conn="~Connecting|Unconnected|NetworkFailure|Timeout|BrokenPipe")
+        lost(a)
+        for _ in range(3):
+            onlookers.look()
+        # Who opens it waits, and can be killed.
+        opener, killed_one = Waiter(dev), Waiter(dev)
+        done = app.done
+        onlookers.look()
+        assert opener.waits() and killed_one.waits()
+        killed_one.p.kill()
+        killed_one.p.wait(20)
+        onlookers.look()
+        assert app.done == done and app.problem is None
+        if lost in BESIDE:
+            b.heal()
+        if lost is not waits_to_be_primary:
+            a.start()
+        if lost is killed_while_frozen:
+            a.wait(role="Primary")
+            a.call("resume-io", "r0", timeout=20)
+        app.goes_on()
+        onlookers.look()
+        opener.got_in()
+        opener.end()
+    app.end()
+    if lost in BESIDE:
+        cluster.wait_synced()
+        a.urbd("secondary", "r0")
+    nothing_is_left(a)
+
+
+def test_the_last_close_without_a_process(cluster, kernel):
+    """It is over at once if there is nothing to write back; the next process sees that nobody uses the device."""
+    a = one_node(cluster, size=SIZE)
+    dev = a.device()
+    with Onlookers(a) as onlookers, open(dev, "r+b", buffering=0) as f:
+        f.write(bytes(BLOCK))
+        os.fsync(f)
+        handed_over(a)
+        eventually("it is open", lambda: is_open(a))
+        a.kill_process()
+        onlookers.look()
+        f.close()
+        onlookers.look()
+        a.start()
+        a.wait(role="Primary")
+        eventually("it is not in use", lambda: not is_open(a), 20)
+        onlookers.look()
+    assert opens(dev) == 0
+    nothing_is_left(a)
+
+
+def test_more_than_there_is_memory_for_without_a_process(cluster, kernel):
+    a = one_node(cluster, size=SIZE)
+    dev = a.device()
+    handed_over(a)
+    many, size = (160, MIB) if kernel == "resend" else (60, 32 << 10)
+    with Onlookers(a) as onlookers:
+        a.kill_process()
+        writers = Writers(dev, many, size, fd=os.open(a.side_door_name, os.O_RDWR | os.O_DIRECT))
+        try:
+            time.sleep(0.5)
+            onlookers.look()
+        finally:
+            a.start()
         writers.end()
     nothing_is_left(a)
 

@@ -13,7 +13,7 @@
 mod devices;
 mod doors;
 mod handover;
-mod ledger;
+mod keeping;
 
 pub(crate) use doors::Opening;
 pub(crate) use handover::{Inherited, PRIMARY, PROMOTED};
@@ -28,8 +28,8 @@ use config::LocalResource;
 use devices::{Node, Probe};
 use doors::Doors;
 use frontends::device_link::{DeviceLinks, Names};
+use frontends::fuse::ledger::Ledger;
 use frontends::fuse::{self, Event, MESSAGE_MAX, PAYLOAD_MAX, Session, WRITE_HEADER};
-use frontends::keeper::Keeper;
 use frontends::{Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -77,10 +77,9 @@ pub(crate) struct FuseServer {
     armed: bool,
     gone: bool,
     stage: Stage,
-    /// Who holds what outlives this process.
-    keeper: Option<Keeper>,
+    keeping: keeping::Keeping,
     /// What was read and not answered, if the kernel does not hand it out again.
-    ledger: Option<ledger::Ledger>,
+    ledger: Option<Ledger>,
     /// Of it, what waits for a buffer or has not been looked at, oldest first.
     unread: VecDeque<usize>,
 }
@@ -192,6 +191,8 @@ impl FuseServer {
         let resource = &local.name;
         let volumes = || local.volumes.iter().map(|v| v.nr);
         let export = |v: VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
+        let mut nodes: BTreeMap<VolumeNr, Node> = volumes().map(|v| (v, Node::default())).collect();
+        nodes.values_mut().enumerate().for_each(|(place, node)| node.place = place);
         let secret = links.secret(resource);
         let session = Session::new(volumes().map(export).collect(), sys::user_and_group()).with_doors(secret);
         FuseServer {
@@ -204,7 +205,7 @@ impl FuseServer {
             names: names(local),
             resource: resource.clone(),
             group: devices::device_group(),
-            volumes: volumes().map(|v| (v, Node::default())).collect(),
+            volumes: nodes,
             doors: Doors::default(),
             closed: Vec::new(),
             probe: None,
@@ -222,7 +223,7 @@ impl FuseServer {
             armed: false,
             gone: false,
             stage: Stage::Serving,
-            keeper: None,
+            keeping: keeping::Keeping::default(),
             ledger: None,
             unread: VecDeque::new(),
         }
@@ -448,7 +449,7 @@ impl FuseServer {
         self.io == Io::Lacking
             || self.starved.iter().any(|received| received.slot.is_none())
             || !self.unread.is_empty()
-            || self.ledger.as_ref().is_some_and(ledger::Ledger::is_full)
+            || self.ledger.as_ref().is_some_and(Ledger::is_full)
     }
 
     /// Gives it back if there is no buffer for its payload.
@@ -500,6 +501,7 @@ impl FuseServer {
             Kind::Write | Kind::Discard | Kind::WriteZeroes { .. } => {
                 self.changing += 1;
                 node.changes += 1;
+                node.tell(self.keeping.facts());
                 if node.failing {
                     return Some(Err(Errno::EIO));
                 }
@@ -512,6 +514,7 @@ impl FuseServer {
         let Some((volume, changes)) = self.flushing.remove(&tag) else { return };
         if let Some(node) = self.volumes.get_mut(&volume).filter(|_| result.is_ok()) {
             node.flushed = node.flushed.max(changes);
+            node.tell(self.keeping.facts());
         }
     }
 }

@@ -28,14 +28,18 @@
 //! should lock its memory and set `PR_SET_IO_FLUSHER`.
 
 mod abi;
+pub mod absent;
 mod door;
+pub mod facts;
 mod host;
+pub mod ledger;
 mod mount;
 mod session;
 #[cfg(test)]
 mod session_tests;
 mod slot;
 
+pub use crate::sys::{read_parts, write_message};
 use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use door::{Call, Caller, Door, Intent, Knock, Question, Ran};

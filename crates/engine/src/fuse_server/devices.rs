@@ -23,6 +23,7 @@ use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::fuse::Door;
+use frontends::fuse::facts::Facts;
 use frontends::loopdev::{self, Background, Kept, LoopDevice, in_background, leftover};
 use frontends::users::{self, User};
 use std::io;
@@ -58,6 +59,8 @@ pub(super) struct Node {
     pub(super) noted: bool,
     /// The device is to go for good.
     pub(super) goes: bool,
+    /// Its place among the volumes, in the order of their numbers.
+    pub(super) place: usize,
 }
 
 pub(super) struct Device {
@@ -171,6 +174,13 @@ impl Node {
         }
     }
 
+    /// Says what the keeper has to know of it if this process is gone with the next instruction.
+    pub(super) fn tell(&self, facts: Option<&Facts>) {
+        if let Some(facts) = facts {
+            facts.set_clean(self.place, self.flushed == self.changes || self.is_being_attached());
+        }
+    }
+
     /// Is it on its way, so that nobody has been able to write to it?
     pub(super) fn is_being_attached(&self) -> bool {
         matches!(self.work, Some(Work::Attach(.., changes)) if changes == self.changes)
@@ -253,6 +263,7 @@ impl FuseServer {
             export.read_only = !primary;
             export.can_trim = discard;
         }
+        self.say(volume);
         self.note_read_only(volume);
         if promoted && let Err(e) = self.link(volume, true) {
             log("warning", &format!("the names of the device of volume {volume}: {e}"));
@@ -502,7 +513,10 @@ impl FuseServer {
             (_, None) => return,
         };
         match started {
-            Ok(work) => node.work = Some(work),
+            Ok(work) => {
+                node.work = Some(work);
+                node.tell(self.keeping.facts());
+            }
             Err(e) => {
                 log("error", &format!("the block device of volume {volume}: {e}"));
                 node.problem = Some(e.to_string());
@@ -512,6 +526,12 @@ impl FuseServer {
 
     /// A helper thread has done its work. `Some` says what went wrong.
     pub(crate) fn on_work(&mut self, volume: VolumeNr) -> Option<String> {
+        let problem = self.after_work(volume);
+        self.say(volume);
+        problem
+    }
+
+    fn after_work(&mut self, volume: VolumeNr) -> Option<String> {
         let node = self.volumes.get_mut(&volume)?;
         let ended = match node.work.take()? {
             Work::Attach(mut work, size, _) => match work.take()? {
