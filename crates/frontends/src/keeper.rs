@@ -82,8 +82,8 @@ enum Word {
 const WORDS: [Word; 9] =
     [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused, Word::Take];
 /// In the place of the zero, with which programs speak that do not know that a keeper answers anything: who fetches
-/// says by it that he takes the connection before he reads from it.
-const TAKES: u8 = 1;
+/// says by it that he takes the connection before he reads from it, and the keeper that it has to be taken.
+const KNOWS: u8 = 1;
 const KINDS: [Kind; 6] = [Kind::Connection, Kind::Root, Kind::Device, Kind::Listener, Kind::Note, Kind::Tag];
 /// What the last process has said of its files: what the keeper answers with while none is there.
 pub const FACTS: Place = Place { kind: Kind::Note, number: 17 };
@@ -216,6 +216,8 @@ impl Keeper {
         let mut held = Vec::new();
         loop {
             match hear(&socket)? {
+                // What an older one has of this says nothing: it does not read.
+                Some(Heard { word: Word::Item, place: FACTS, knows: false, .. }) => {}
                 Some(Heard { word: Word::Item, place, descriptor: Some(descriptor), .. }) => {
                     held.push((place, descriptor));
                 }
@@ -229,8 +231,8 @@ impl Keeper {
 
 fn message(word: Word, place: Place) -> [u8; MESSAGE] {
     let [a, b, c, d] = place.number.to_le_bytes();
-    let takes = if word == Word::Fetch { TAKES } else { 0 };
-    [VERSION, word as u8, place.kind as u8, takes, a, b, c, d]
+    let knows = if matches!(word, Word::Fetch | Word::Item) { KNOWS } else { 0 };
+    [VERSION, word as u8, place.kind as u8, knows, a, b, c, d]
 }
 
 /// A message.
@@ -238,8 +240,8 @@ struct Heard {
     word: Word,
     place: Place,
     descriptor: Option<OwnedFd>,
-    /// See [`TAKES`].
-    takes: bool,
+    /// See [`KNOWS`].
+    knows: bool,
 }
 
 /// The next message; `None` if the other end is gone.
@@ -249,7 +251,7 @@ struct Heard {
 fn hear(socket: &UnixStream) -> io::Result<Option<Heard>> {
     let mut bytes = [0; MESSAGE];
     let (n, descriptor) = sys::receive(socket, &mut bytes)?;
-    let [version, word, kind, takes, a, b, c, d] = bytes;
+    let [version, word, kind, knows, a, b, c, d] = bytes;
     if n < MESSAGE {
         return Ok(None);
     }
@@ -258,7 +260,7 @@ fn hear(socket: &UnixStream) -> io::Result<Option<Heard>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not understood, perhaps of another version"));
     };
     let place = Place { kind: *kind, number: u32::from_le_bytes([a, b, c, d]) };
-    Ok(Some(Heard { word: *word, place, descriptor, takes: takes == TAKES }))
+    Ok(Some(Heard { word: *word, place, descriptor, knows: knows == KNOWS }))
 }
 
 #[cfg(test)]

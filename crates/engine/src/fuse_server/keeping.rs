@@ -77,7 +77,9 @@ impl Keeping {
     /// If the keeper does not answer: it may be reading.
     pub(super) fn take(&mut self) -> io::Result<Option<OwnedFd>> {
         let Some((keeper, left)) = &self.left else { return Ok(None) };
-        let mut tries = if left.facts.is_some() { TRIES } else { 0 };
+        // One of an older version knows nothing of this, and reads nothing.
+        let may_read = left.facts.is_some();
+        let mut tries = TRIES;
         while tries > 0 {
             tries -= 1;
             match keeper.take() {
@@ -86,7 +88,7 @@ impl Keeping {
                     break;
                 }
                 // One that does not answer may be dying, and reads until it is dead.
-                Err(_) if !keeper.is_there() => break,
+                Err(_) if !may_read || !keeper.is_there() => break,
                 Err(e) if tries == 0 => return Err(io::Error::new(e.kind(), format!("the keeper: {e}"))),
                 Err(_) => std::thread::sleep(PAUSE),
             }

@@ -129,8 +129,7 @@ impl Caller {
         const UNKNOWN: Intent = Intent::Write { nonblocking: false };
         match self.call_as_text(&mut [0; SYSCALL]) {
             Ok(text) => text.map(|text| intent(text, |_| None)),
-            // It is gone.
-            Err(e) if self.0 != 0 && e.kind() == io::ErrorKind::NotFound => Some(Intent::Look),
+            // Who is gone waits for no answer, and looks the same as who is not to be seen.
             Err(_) => Some(UNKNOWN),
         }
     }

@@ -114,6 +114,11 @@ impl Facts {
         self.get(LEDGER) != 0
     }
 
+    /// Are they in the memory that this descriptor stands for?
+    pub(crate) fn is(&self, fd: BorrowedFd<'_>) -> bool {
+        self.0.is(fd)
+    }
+
     /// Leaves the memory to others.
     pub(crate) fn unmap(self) {
         self.0.unmap();

@@ -20,10 +20,12 @@ impl Answering {
     /// A process has put something there.
     pub(super) fn learn(&mut self, place: Place, descriptor: BorrowedFd<'_>) {
         let copy = || descriptor.try_clone_to_owned();
-        if place == FACTS {
+        if place == FACTS && !self.facts.as_ref().is_some_and(|facts| facts.is(descriptor)) {
             self.forget(place);
             // Without them nothing is answered, as with what another version has put there.
             self.facts = copy().and_then(Facts::inherit).ok();
+            // Who says something new reads the connection, whether he has taken it or not.
+            self.end();
         } else if place == REQUESTS && !self.ledger.as_ref().is_some_and(|ledger| ledger.is(descriptor)) {
             self.forget(place);
             self.ledger = copy().and_then(Ledger::inherit).ok();

@@ -110,13 +110,13 @@ impl Serving {
     fn obey(&mut self, socket: &UnixStream) -> io::Result<Next> {
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        let Some(Heard { word, place, descriptor, takes }) = hear(socket)? else { return Ok(Next::Listen) };
+        let Some(Heard { word, place, descriptor, knows }) = hear(socket)? else { return Ok(Next::Listen) };
         let mut next = Next::Listen;
         match (word, descriptor) {
             (Word::Put, Some(descriptor)) => self.put(place, descriptor)?,
             (Word::Release, None) => self.release(place),
             (Word::Fetch, None) => {
-                if !takes {
+                if !knows {
                     // It reads the connection without saying so, and says nothing of its files.
                     self.answering.end();
                     self.release(FACTS);
