@@ -163,7 +163,7 @@ def looked_at(cluster, way, rounds):
     def begin(node):
         door = os.path.dirname(node.door())
         onlookers.extend(Onlooker(node, *argv) for argv in (
-            ("ls", "-lL", door, "/dev/urbd/by-res/r0/"), ("stat", "-L", node.door()), ("df", door), ("losetup", "-a")))
+            ("ls", "-lL", door), ("stat", "-L", node.door()), ("df", door), ("losetup", "-a")))
 
     done = file_system(cluster, way, rounds, begin)
     for onlooker in onlookers:
