@@ -2,7 +2,7 @@
 
 use crate::Resource;
 use crate::api::Segments;
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
@@ -10,13 +10,18 @@ use crate::peer_device::PeerDevice;
 use crate::peer_device::WhenBad;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
-use units::{NodeId, VolumeNr, is_after};
+use units::{Instant, NodeId, VolumeNr, is_after};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
-    pub(crate) fn packet(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
-        self.node.connections[i].last_heard = self.node.now;
-        let phase = self.node.connections[i].link.as_ref().map_or(Phase::Features, |l| l.phase);
+    pub(crate) fn packet(
+        &mut self,
+        i: NodeId,
+        (stream, phase): (Socket, Phase),
+        volume: VolumeNr,
+        packet: Packet,
+        payload: Segments,
+    ) {
         match (stream, phase) {
             (Socket::Control, _) => self.control_packet(i, volume, packet),
             (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
@@ -48,6 +53,13 @@ impl Resource {
 
     /// The control stream: processed at once, never behind data.
     fn control_packet(&mut self, i: NodeId, d: VolumeNr, packet: Packet) {
+        // Mostly it is this one.
+        if let Packet::WriteAck(ack) = &packet
+            && let Some(pd) = self.node.connections[i].peer_devices.get_mut(d)
+        {
+            pd.is_answered(ack.seq);
+            return self.write_acked(i, d, ack, false);
+        }
         self.out.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
@@ -72,12 +84,11 @@ impl Resource {
             Packet::OvResultId(result) => Some(result.block.seq),
             other => other.block_ack().map(|ack| ack.seq),
         };
+        let c = &mut self.node.connections[i];
         if let Some(seq) = seq {
-            let answers = &mut self.node.connections[i].peer_devices[d].link.io.peer_answers;
-            *answers = answers.wrapping_add(1);
-            self.node.connections[i].peer_devices[d].saw_seq(seq);
+            c.peer_devices[d].is_answered(seq);
         }
-        let cfg = &self.node.connections[i].cfg;
+        let cfg = &c.cfg;
         let unasked = match &packet {
             // "Received" is not "written", which is what protocol C waits for.
             Packet::RecvAck(_) => cfg.protocol != crate::Protocol::B,
@@ -234,7 +245,23 @@ impl Resource {
     }
 }
 
+impl Connection {
+    /// Something comes from the peer: the phase of the link that it comes by.
+    pub(crate) fn hears(&mut self, now: Instant) -> Option<Phase> {
+        let phase = self.link.as_ref()?.phase;
+        self.last_heard = now;
+        Some(phase)
+    }
+}
+
 impl PeerDevice {
+    /// An answer of the peer has come, with this number.
+    fn is_answered(&mut self, seq: u32) {
+        let answers = &mut self.link.io.peer_answers;
+        *answers = answers.wrapping_add(1);
+        self.saw_seq(seq);
+    }
+
     /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
     pub(crate) fn saw_seq(&mut self, seq: u32) {
         if is_after(seq, self.link.io.peer_seq) {

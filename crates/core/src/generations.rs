@@ -132,9 +132,9 @@ impl Resource {
 impl Node {
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
     /// handshake is over. Until then nothing may be written.
+    #[inline]
     pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
-        let shaking = self.connected().any(|(i, _)| self.will_be_compared(i, d));
-        self.devices[d].new_generation_pending && shaking
+        self.devices[d].new_generation_pending && self.connected().any(|(i, _)| self.will_be_compared(i, d))
     }
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?

@@ -269,12 +269,14 @@ impl Node {
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
     pub(crate) fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
-        let waiting = self.devices.iter().filter(|(d, _)| {
-            let answered = self.state.disk(*d) != DiskState::Negotiating;
-            !answered && self.state.replicates(i, *d)
-        });
-        let limit = self.connections[i].patience_with_answers();
-        waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
+        let mut first = None;
+        for (d, volume) in self.state.volumes.iter() {
+            if volume.disk == DiskState::Negotiating && self.state.replicates(i, d) {
+                let limit = self.devices[d].attached_at + self.connections[i].patience_with_answers();
+                first = [first, Some((limit, d))].into_iter().flatten().min();
+            }
+        }
+        first
     }
 
     /// Until when a peer that has refused a write must have said what its disk is worth.

@@ -201,4 +201,9 @@ impl PairIo {
         self.seq = self.seq.wrapping_add(1);
         self.seq
     }
+
+    /// A write of the peer has come.
+    pub(crate) fn count_write(&mut self) {
+        self.peer_writes = self.peer_writes.wrapping_add(1);
+    }
 }

@@ -15,7 +15,7 @@ use crate::latency::Stage;
 use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, PeerWrite, Told};
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
 
 impl Resource {
@@ -51,12 +51,15 @@ impl Resource {
             self.out.release(data);
             return self.out.protocol_error(i, reason, text);
         }
-        flags = flags | self.node.connections[i].unsaid_flags();
-        self.node.connections[i].peer_devices[d].saw_seq(seq);
-        self.node.count_peer_write(i, d);
+        let c = &mut self.node.connections[i];
+        flags = flags | c.unsaid_flags();
+        let pd = &mut c.peer_devices[d];
+        pd.saw_seq(seq);
+        pd.link.io.count_write();
+        pd.link.io.received_bytes += data.len();
+        self.node.devices[d].note_peers_write();
         let told = self.may_complete(i, flags);
         let epoch = self.node.connections[i].epochs.join(told);
-        self.node.connections[i].peer_devices[d].link.io.received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.out.release(data);
             self.send_ack(i, d, answer, range, block_id);
@@ -73,10 +76,12 @@ impl Resource {
         }
         let interval = self.node.devices[d].interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
+        let in_mesh = self.node.in_mesh9();
+        let c = &self.node.connections[i];
         self.begin_peer_write(PeerWrite {
             connection: i,
             device: d,
-            session: self.node.connections[i].session,
+            session: c.session,
             epoch,
             told,
             action,
@@ -85,10 +90,10 @@ impl Resource {
             block_id,
             flags,
             interval,
-            position: self.node.connections[i].heard_at.filter(|_| self.in_mesh9()),
+            position: c.heard_at.filter(|_| in_mesh),
             al_held: false,
             durable,
-            came: self.node.connections[i].held.came(),
+            came: c.held.came(),
             started: self.node.now,
             submitted: self.node.now,
         });
@@ -99,8 +104,9 @@ impl Resource {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.overtake_answers(i, d, range);
         self.node.devices[d].peer_writing.insert(range, write.interval, ());
-        self.node.connections[i].peer_devices[d].link.io.unacked += 1;
-        self.node.connections[i].working += write.cost();
+        let c = &mut self.node.connections[i];
+        c.peer_devices[d].link.io.unacked += 1;
+        c.working += write.cost();
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.node.connections[i].speaks9() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
@@ -128,19 +134,20 @@ impl Resource {
             PeerAction::Discard { zeroes } => DiskOp::Discard { sector, len, zeroes },
             PeerAction::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua },
         };
-        if !self.usable(d) {
+        let disk = self.node.state.disk(d);
+        let dev = &mut self.node.devices[d];
+        if !dev.is_usable(disk) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
-        let dev = &mut self.node.devices[d];
         dev.written_bytes += len.0;
         self.disk(d, Op::PeerWrite(key), action);
     }
 
     pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let usable = self.peer_writes.get(key).is_some_and(|w| self.usable(w.device));
-        if let (Err(_), Some(w)) = (result, self.peer_writes.get_mut(key))
+        if result.is_err()
+            && let Some(w) = self.peer_writes.get_mut(key)
             && matches!(w.action, PeerAction::Discard { .. })
-            && usable
+            && self.node.usable(w.device)
         {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.action = PeerAction::Zeroes { unmap: false };
@@ -149,13 +156,15 @@ impl Resource {
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
-        self.node.connections[i].working -= w.cost();
+        let c = &mut self.node.connections[i];
+        c.working -= w.cost();
+        let here = c.session == w.session && c.link.is_some();
         self.node.application_done(d, w.started, w.range.len());
-        self.node.note_peer_write(&w);
-        self.node.devices[d].peer_writing.remove(w.range.start, w.interval);
-        self.node.devices[d].recheck = true;
+        let dev = &mut self.node.devices[d];
+        dev.note_peer_write(&w, self.node.now);
+        dev.peer_writing.remove(w.range.start, w.interval);
+        dev.recheck = true;
         self.out.release(std::mem::take(&mut w.data));
-        let here = self.node.connections[i].session == w.session && self.node.connections[i].link.is_some();
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
             self.data_error(d, Failure::Write, "write", w.range, e);
@@ -195,12 +204,11 @@ impl Resource {
     }
 }
 
-impl Node {
-    fn note_peer_write(&mut self, w: &PeerWrite) {
-        let latencies = &mut self.devices[w.device].latencies;
-        latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
-        latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
-        latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
+impl Device {
+    fn note_peer_write(&mut self, w: &PeerWrite, now: Instant) {
+        self.latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
+        self.latencies.note(Stage::PeerWriteDisk, now.since(w.submitted), 1);
+        self.latencies.note(Stage::PeerWriteTotal, now.since(w.came), 1);
     }
 }
 

@@ -11,8 +11,8 @@ use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
 use crate::decide::io_error::Failure;
 use crate::decide::routing;
-use crate::decide::routing::{Admission, ToPeer};
-use crate::decide::view::View;
+use crate::decide::routing::ToPeer;
+use crate::decide::state::PairState;
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Stage;
@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::op::Op;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
-use crate::request::write::{Local, NewWrite, Owner, Owners, WriteKind};
+use crate::request::write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
 use std::collections::VecDeque;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
@@ -36,10 +36,10 @@ impl Resource {
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
         let d = req.volume;
-        if !self.node.devices.contains(d) {
+        let Some(dev) = self.node.devices.get_mut(d) else {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
-        }
-        self.node.devices[d].upper_pending += 1;
+        };
+        dev.upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
         }
@@ -52,7 +52,8 @@ impl Resource {
             return self.serve_readers(d);
         }
         self.begin_first_write(d);
-        if !self.may_start_io(d) {
+        let dev = &self.node.devices[d];
+        if dev.nothing_waits() && !dev.al_is_due() || !self.may_start_io(d) {
             return;
         }
         if std::mem::take(&mut self.node.devices[d].recheck) {
@@ -82,6 +83,9 @@ impl Resource {
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
     fn serve_readers(&mut self, d: VolumeNr) {
+        if self.node.devices[d].nothing_waits() {
+            return;
+        }
         let may = self.may_be_read(d);
         let incoming = std::mem::take(&mut self.node.devices[d].incoming);
         let (reads, others): (VecDeque<_>, _) =
@@ -110,13 +114,13 @@ impl Resource {
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
     pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
         let dev = &self.node.devices[d];
-        let waits = self.peers_or_none().any(|i| {
-            let version = i.map_or(u32::MAX, |i| self.node.connections[i].version());
-            matches!(routing::admit(&View::of(&self.node.state, i, d), version), Admission::Wait(_))
-        });
         let generation =
             dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && !self.awaits_target(d) && dev.leaving.is_none() && !self.gives_up_copy(d)
+        if generation || dev.leaving.is_some() || self.waits_for_bitmaps(d) || self.gives_up_copy(d) {
+            return false;
+        }
+        let state = &self.node.state;
+        !state.is_primary() || routing::why_wait(state.is_frozen(), state.disk(d)).is_none()
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -128,14 +132,14 @@ impl Resource {
             RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
             RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
         };
-        let limit = self.longest(d, kind);
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
         write.came = came;
-        if range.len().0 > limit {
+        if let Some(limit) = self.longer_than(d, kind, range.len()) {
             return self.split_write(d, write, limit);
         }
-        if kind == WriteKind::Data {
+        if kind == WriteKind::Data && self.node.devices[d].is_followed(range) {
+            let limit = self.longest(d, kind);
             self.node.devices[d].merge_followers(&mut write, limit);
         }
         self.admit(d, write);
@@ -144,12 +148,12 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
         let dev = &self.node.devices[d];
-        let own = dev.writing.overlapping(write.range).next().is_some();
-        let resync = dev.resyncing.overlapping(write.range).next().is_some();
+        let own = dev.writing.overlaps(write.range);
+        let resync = dev.resyncing.overlaps(write.range);
         if own
             || resync
             || self.is_to_come(d, &write)
-            || dev.peer_writing.overlapping(write.range).next().is_some()
+            || dev.peer_writing.overlaps(write.range)
             || self.follows_waiting(d, write.range)
         {
             self.node.devices[d].blocked.push_back(write);
@@ -174,7 +178,7 @@ impl Resource {
             || self.gives_up_copy(d)
             || self.node.devices[d].generation_in_flight()
             || self.node.devices[d].first_write != FirstWrite::Nothing
-            || self.node.devices[d].peer_writing.overlapping(write.range).next().is_some()
+            || self.node.devices[d].peer_writing.overlaps(write.range)
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -184,8 +188,7 @@ impl Resource {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
-        let limit = self.longest(d, write.kind);
-        if write.range.len().0 > limit {
+        if let Some(limit) = self.longer_than(d, write.kind, write.range.len()) {
             // It waited, and meanwhile a peer came that takes less at a time.
             self.leave(&mut write);
             return self.split_write(d, write, limit);
@@ -227,16 +230,19 @@ impl Resource {
         }
         // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
         // discard, nothing else that it is durable there.
-        let version = self.smallest_version();
-        let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
-        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
+        let data = kind == WriteKind::Data;
+        let trim = || !data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
+        let older_than = |version| self.node.smallest_version() < version;
+        let mute = (sole && (!data || older_than(100))) || (fua && (older_than(95) || trim()));
         if self.epoch.writes() >= max_epoch || mute {
             self.close_epoch();
         }
         if local {
+            // Which is waited for.
             self.submit_local(d, key);
+        } else {
+            self.try_finish(key);
         }
-        self.try_finish(key);
     }
 
     fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
@@ -281,12 +287,10 @@ impl Resource {
     }
 
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let usable = self.usable(w.device);
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, kind, range) = (w.device, w.kind, w.range);
         let (took, n) = (self.node.now.since(w.submitted.at), w.owners());
-        if result.is_err() && kind == WriteKind::Discard && usable {
+        if result.is_err() && kind == WriteKind::Discard && self.node.usable(d) {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
@@ -307,7 +311,10 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let here = w.local() != Local::Pending;
         let there = !w.legs.awaits_any();
-        if w.is_open() && here && there {
+        if w.is_open() {
+            if !here || !there {
+                return;
+            }
             let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
             let lacked = matches!(w.local(), Local::Failed(_));
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
@@ -319,7 +326,7 @@ impl Resource {
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
             }
-            if repeat || self.overtaken_by_disk_loss(key) {
+            if repeat || self.node.overtaken_by_disk_loss(w) {
                 return self.start_again(key);
             }
             self.complete_write(key);
@@ -328,17 +335,6 @@ impl Resource {
         if w.is_over() {
             self.retire_write(key);
         }
-    }
-
-    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
-    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
-    /// once more, behind the news, and the peer writes it in a generation of its own.
-    fn overtaken_by_disk_loss(&self, key: u64) -> bool {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let gone = self.node.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
-        let sent_before = gone && !w.submitted.sole;
-        let mut serving = self.node.state.good_peers(w.device).filter(|i| self.node.state.replicates(*i, w.device));
-        sent_before && serving.any(|i| w.legs.has(i))
     }
 
     /// What kept writes from being completed is gone.
@@ -351,12 +347,11 @@ impl Resource {
     }
 
     fn complete_write(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
         if w.submitted.epoch == self.epoch.number() {
-            self.close_epoch();
+            self.epoch.close(self.node.now);
         }
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
         let (came, began) = (w.came, w.submitted.at);
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
@@ -371,21 +366,24 @@ impl Resource {
             Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && local != Local::Ok;
+        // The own disk has it, and so have the peers that have cleared their bits. Later a newer write may have marked
+        // these blocks again.
+        let cleared = if local == Local::Ok { w.legs.in_sync() } else { NodeMask::default() };
         if result.is_err() {
             self.node.connections.values_mut().for_each(|c| c.peer_devices[d].lasting.write_failed = true);
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);
-        self.node.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
-        self.node.devices[d].merging.keep_pieces(data);
         self.node.application_done(d, began, range.len());
-        self.node.devices[d].outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
-        if local == Local::Ok {
-            // Later a newer write may have marked these blocks again.
-            self.clear_where_in_sync(key, d, range);
+        let dev = &mut self.node.devices[d];
+        dev.latencies.note(Stage::WriteTotal, took, owners.count());
+        dev.merging.keep_pieces(data);
+        dev.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
+        for i in cleared.and(self.node.connections.members()) {
+            dev.clear_out_of_sync(i, range);
         }
-        self.node.devices[d].writing.remove(range.start, interval);
-        self.node.devices[d].recheck = true;
+        dev.writing.remove(range.start, interval);
+        dev.recheck = true;
         self.end_repetition(d, again);
         match owners {
             Owners::One(owner) => self.end_owner(d, owner, result),
@@ -396,37 +394,33 @@ impl Resource {
         }
     }
 
-    /// The own disk has a write, and so have the peers that have cleared their bits.
-    fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
-        for i in self.node.connections.ids() {
-            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
-                self.node.devices[d].clear_out_of_sync(i, range);
-            }
-        }
-    }
-
     /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
     fn retire_write(&mut self, key: u64) {
-        let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
-        let (d, here) = (w.device, w.local() == Local::Ok);
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (d, range, here, position) = (w.device, w.range, w.local() == Local::Ok, w.submitted.position);
         // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
-        let in_mesh = self.in_mesh9();
+        let in_mesh = self.node.in_mesh9();
+        let mut lacking = NodeMask::default();
         for i in self.node.connections.ids() {
             let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
             // What the own disk did not get it may have got from the peer since.
             if !known || !here && !w.legs.is_accounted(i) {
-                self.mark_out_of_sync(i, d, w.range);
+                lacking.insert(i);
             }
         }
-        if w.leave_al() {
-            self.node.devices[d].release_al(w.range);
+        let (was_sent, mut holders, al_held) = (w.legs.was_sent(), w.legs.holders(), w.leave_al());
+        self.requests.forget(key);
+        for i in lacking {
+            self.mark_out_of_sync(i, d, range);
         }
-        if w.legs.was_sent() {
-            let mut holders = w.legs.holders();
+        if al_held {
+            self.node.devices[d].release_al(range);
+        }
+        if was_sent {
             if here {
                 holders.insert(self.node.cfg.node);
             }
-            self.write_is_settled(w.submitted.position, holders);
+            self.write_is_settled(position, holders);
         }
     }
 
@@ -449,6 +443,26 @@ impl Resource {
 }
 
 impl Node {
+    /// Must requests wait until it is clear who copies from whom?
+    fn waits_for_bitmaps(&self, d: VolumeNr) -> bool {
+        let awaits = |(i, pair): (NodeId, &PairState)| {
+            let reason = routing::why_wait_for(pair.replication, || self.connections[i].version());
+            self.state.is_primary() && reason.is_some()
+        };
+        let begins = |(_, pair): (NodeId, &PairState)| pair.replication.exchanges_bitmaps();
+        self.state.pairs(d).any(begins) && (self.state.pairs(d).any(awaits) || self.awaits_target(d))
+    }
+
+    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
+    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
+    /// once more, behind the news, and the peer writes it in a generation of its own.
+    fn overtaken_by_disk_loss(&self, w: &Write) -> bool {
+        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
+        let sent_before = gone && !w.submitted.sole;
+        let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
+        sent_before && serving.any(|i| w.legs.has(i))
+    }
+
     fn note_waits(&mut self, write: &NewWrite) {
         let now = self.now;
         let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
@@ -508,7 +522,8 @@ impl Node {
     fn routes(&self, d: VolumeNr) -> (NodeMask, NodeMask) {
         let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
         for (i, c) in self.connections.iter() {
-            match routing::write(&View::of(&self.state, Some(i), d), c.version()) {
+            let pair = self.state.pair(i, d);
+            match routing::write(pair.replication, pair.disk, c.version()) {
                 ToPeer::Data => data_to.insert(i),
                 ToPeer::OutOfSync => notice_to.insert(i),
                 ToPeer::Nothing => {}
@@ -527,6 +542,16 @@ impl Node {
 }
 
 impl Device {
+    /// Is there no request that has not begun?
+    fn nothing_waits(&self) -> bool {
+        self.incoming.is_empty() && self.parts_waiting.is_empty() && self.blocked.is_empty()
+    }
+
+    /// Does the next request continue this one?
+    fn is_followed(&self, range: SectorRange) -> bool {
+        self.incoming.front().is_some_and(|next| next.request.sector == range.end)
+    }
+
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
     fn merge_followers(&mut self, write: &mut NewWrite, limit: u64) {
         while let Some(Waiting { request: next, .. }) = self.incoming.front() {

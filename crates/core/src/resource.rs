@@ -176,9 +176,9 @@ impl Resource {
         payload: Segments,
     ) {
         self.at(now);
-        match self.node.connections.get(peer) {
-            Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
-            _ => self.out.release(payload),
+        match self.node.connections.get_mut(peer).and_then(|c| c.hears(now)) {
+            Some(phase) => self.packet(peer, (stream, phase), volume, packet, payload),
+            None => self.out.release(payload),
         }
         self.end_links();
     }
@@ -233,7 +233,9 @@ impl Resource {
         }
         match op {
             Op::LocalWrite(key) => {
-                self.lower_ended(key);
+                if let Some(b) = self.lower_ended(key).and_then(|d| self.node.devices[d].backing.as_mut()) {
+                    b.flushing.note_write();
+                }
                 self.local_write_done(key, result);
             }
             Op::LocalRead(key) => {
@@ -320,7 +322,7 @@ impl Resource {
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
         for i in self.node.connections.ids() {
-            self.pump_peer(i);
+            self.pump_peer(i, None);
         }
         for d in self.node.devices.ids() {
             self.pump_requests(d);
@@ -362,9 +364,7 @@ impl Resource {
     }
 
     pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
-        if let Some(range) = action.changes() {
-            self.mark_for_strangers(d, range);
-        }
+        self.mark_for_strangers(d, &action);
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
             self.node.devices[d].local_pending += 1;
         }
@@ -382,10 +382,9 @@ impl Resource {
         self.out.emit(Effect::Meta { op, volume: d, action });
     }
 
-    /// The device that a write was for.
+    /// The device that a write of another node was for.
     fn written_device(&self, op: &Op) -> Option<VolumeNr> {
         match op {
-            Op::LocalWrite(key) => self.requests.get(*key).map(Request::device),
             // What is durable at once needs no flush.
             Op::PeerWrite(key) => self.peer_writes.get(*key).filter(|w| !w.is_durable()).map(|w| w.device),
             Op::ResyncWrite { device, .. } => Some(*device),
@@ -393,14 +392,11 @@ impl Resource {
         }
     }
 
-    fn lower_ended(&mut self, key: u64) {
-        let d = match self.requests.get(key) {
-            Some(Request::Write(w)) => w.device,
-            Some(Request::Read(r)) => r.device,
-            Some(Request::Flush(f)) => f.device,
-            None => return,
-        };
+    /// The own disk is done with a request of this device.
+    fn lower_ended(&mut self, key: u64) -> Option<VolumeNr> {
+        let d = self.requests.get(key)?.device();
         self.node.devices[d].local_pending -= 1;
+        Some(d)
     }
 
     /// A fresh generation, never one of the reserved values.

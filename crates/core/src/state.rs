@@ -352,9 +352,9 @@ impl Node {
 
 impl Node {
     /// The disk takes reads and writes (whatever the quality of its data).
+    #[inline]
     pub(crate) fn usable(&self, d: VolumeNr) -> bool {
-        let disk = self.state.disk(d);
-        self.devices[d].backing.is_some() && disk >= DiskState::Inconsistent && disk != DiskState::DUnknown
+        self.devices[d].is_usable(self.state.disk(d))
     }
 
     /// Connections that are up, past P_PROTOCOL.

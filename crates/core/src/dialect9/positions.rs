@@ -11,7 +11,6 @@ use crate::connection::Connection;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::state::State;
 use crate::decide::topic::Topic;
-use crate::decide::view::View;
 use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
 use crate::dialect9::positions::record::Due;
 use crate::peer_device::WhenBad;
@@ -36,8 +35,10 @@ impl Resource {
     /// Peers that get what is written from now on are told where that begins.
     pub(crate) fn tell_positions(&mut self, old: &State) {
         for i in self.node.connections.ids() {
-            let gets =
-                |state: &State, d| write(&View::of(state, Some(i), d), wire::Version::MAX.number()) == ToPeer::Data;
+            let gets = |state: &State, d| {
+                let pair = state.pair(i, d);
+                write(pair.replication, pair.disk, wire::Version::MAX.number()) == ToPeer::Data
+            };
             let wants = |d| self.node.connections[i].peer_devices[d].link.told.when_bad == WhenBad::Writes;
             let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent && !wants(d);
             let begins = |d| {

@@ -16,15 +16,21 @@ use wire::Packet;
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
     pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        let came = self.node.now;
-        self.node.connections[i].held.push(HeldPacket { came, volume, packet, payload });
-        self.pump_peer(i);
+        let next = HeldPacket { came: self.node.now, volume, packet, payload };
+        let c = &mut self.node.connections[i];
+        c.held.comes(&next);
+        if c.link.is_some() && c.held.is_empty() {
+            self.pump_peer(i, Some(next));
+        } else {
+            c.held.push(next);
+            self.pump_peer(i, None);
+        }
     }
 
-    /// Processes held packets as far as possible.
-    pub(crate) fn pump_peer(&mut self, i: NodeId) {
+    /// Processes packets as far as possible: one that comes when none waits, or those that do.
+    pub(crate) fn pump_peer(&mut self, i: NodeId, mut first: Option<HeldPacket>) {
         while self.node.connections[i].link.is_some() {
-            let Some(next) = self.node.connections[i].held.take() else { break };
+            let Some(next) = first.take().or_else(|| self.node.connections[i].held.take()) else { break };
             let blocked = self.blocked_by_epoch(i, &next.packet);
             if !blocked {
                 self.begin_generation_for(next.volume, &next.packet);
@@ -56,15 +62,18 @@ impl Resource {
     fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
         let Some(dev) = self.node.devices.get(d) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
+            let resyncing = |r| !dev.resyncing.is_empty() && self.resync_writing(d, r);
+            range.is_some_and(|r| dev.peer_writing.overlaps(r) || resyncing(r))
         };
-        if self.node.connections[i].peer_has_enough(packet) {
+        let c = &self.node.connections[i];
+        if c.peer_has_enough(packet) {
             return true;
         }
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
-            return unsettled || overlaps(range) || self.must_wait_for_local(i, d, range, seq);
+            let may_meet_own = !dev.writing.is_empty() || c.cfg.two_primaries;
+            return unsettled || overlaps(range) || may_meet_own && self.must_wait_for_local(i, d, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).

@@ -120,24 +120,20 @@ impl Leg {
             Leg::Unknown | Leg::Marked | Leg::Confirmed { .. } | Leg::Lost { .. } => false,
         }
     }
-
-    fn is_open(self) -> bool {
-        matches!(self, Leg::Sent { .. } | Leg::Kept { .. })
-    }
-
-    fn was_sent(self) -> bool {
-        !matches!(self, Leg::Unknown | Leg::Marked)
-    }
 }
 
 impl Tally {
     fn note(&mut self, i: NodeId, leg: Leg) {
-        let put = |set: &mut NodeMask, is: bool| if is { set.insert(i) } else { set.remove(i) };
-        let has = leg.has() > Has::No;
-        put(&mut self.awaited, leg.is_awaited());
-        put(&mut self.open, leg.is_open());
-        put(&mut self.has, has);
-        put(&mut self.lacks, leg.was_sent() && !has);
+        let has = leg.has();
+        let (was_sent, is_open) = match leg {
+            Leg::Unknown | Leg::Marked => (false, false),
+            Leg::Sent { .. } | Leg::Kept { .. } => (true, true),
+            Leg::Confirmed { .. } | Leg::Lost { .. } => (true, false),
+        };
+        self.awaited.put(i, leg.is_awaited());
+        self.open.put(i, is_open);
+        self.has.put(i, has > Has::No);
+        self.lacks.put(i, was_sent && has == Has::No);
     }
 }
 
@@ -291,6 +287,11 @@ impl Legs {
 
     pub(crate) fn is_in_sync(&self, i: NodeId) -> bool {
         self.leg(i).has() == Has::InSync
+    }
+
+    /// Who has it, and has cleared its bits.
+    pub(crate) fn in_sync(&self) -> NodeMask {
+        self.holders().into_iter().filter(|i| self.is_in_sync(*i)).collect()
     }
 
     /// Who has it.

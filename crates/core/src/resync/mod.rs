@@ -157,10 +157,7 @@ impl Resource {
     /// Something unfinished of an application or the peer lies on these blocks.
     fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.node.devices[d];
-        if dev.writing.overlapping(range).next().is_some()
-            || dev.peer_writing.overlapping(range).next().is_some()
-            || dev.resyncing.overlapping(range).next().is_some()
-        {
+        if dev.writing.overlaps(range) || dev.peer_writing.overlaps(range) || dev.resyncing.overlaps(range) {
             return true;
         }
         // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
@@ -188,7 +185,7 @@ impl Resource {
 
     /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
     pub(crate) fn overtake_answers(&mut self, writer: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.in_mesh9() || self.node.devices[d].resyncing.overlapping(range).next().is_none() {
+        if !self.in_mesh9() || !self.node.devices[d].resyncing.overlaps(range) {
             return;
         }
         let ids: Vec<u64> = self.node.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();

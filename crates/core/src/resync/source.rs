@@ -315,8 +315,6 @@ impl Resource {
 impl Device {
     /// Something unfinished lies on these blocks.
     fn occupied(&self, range: SectorRange) -> bool {
-        self.writing.overlapping(range).next().is_some()
-            || self.peer_writing.overlapping(range).next().is_some()
-            || self.resyncing.overlapping(range).next().is_some()
+        self.writing.overlaps(range) || self.peer_writing.overlaps(range) || self.resyncing.overlaps(range)
     }
 }

@@ -192,7 +192,7 @@ impl Resource {
                 continue;
             }
             let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.node.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+            if self.node.devices[d].peer_writing.overlaps(block.range) {
                 self.node.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }

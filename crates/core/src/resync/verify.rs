@@ -182,7 +182,7 @@ impl Resource {
     fn check_blocks(&mut self, i: NodeId, d: VolumeNr) {
         for id in std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.node.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+            if self.node.devices[d].peer_writing.overlaps(block.range) {
                 self.node.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
