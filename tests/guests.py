@@ -1,5 +1,10 @@
 """What takes a kernel of its own, with udev and systemd: `make guests [SUITE=trixie] [ROUNDS=n]`, on Debian's cloud kernel.
 
+udev and systemd know the device and go on knowing it, fstab mounts it at each boot, volume groups stand on it, its disk is
+a mapped device, UUID= is a side door, scans do not hang on suspended I/O, and files on it outlive kills and restarts of the
+process. Some tests of test_gate.py and test_handover.py run there as they are. It needs no KVM, takes ten to twenty
+minutes, and is not part of `make test`.
+
 Debian 12's (Linux 6.1) does not hand out unanswered requests of FUSE once more; Debian 13's does.
 """
 

@@ -15,6 +15,8 @@
 A part is done in batches.  After each one the file system is checked, both nodes are compared, and what was measured is
 written to target/long/PART.json.  Who interrupts it loses the batch that is under way; the next call goes on.  The exit
 status is 0 only if no round has ever failed: a batch that does is recorded, with its nodes' logs beside.
+
+With ARGS=--without-resend requests are kept in memory, as before Linux 6.9, where the kernel does not hand them out once more.
 """
 
 import argparse

@@ -7,7 +7,13 @@ hang, are slow. An operator does meanwhile what a cluster manager would: starts 
 has all acknowledged writes. Then the faults end: both nodes must become UpToDate and identical, every request must be
 answered, and what both hold must be what the application was promised.
 
-The same seed draws the same faults; what they hit depends on the clock.
+The same seed draws the same faults; what they hit depends on the clock. What its rounds have found is in nemesis.md.
+
+    make nemesis ROUNDS=20 SEED=100                                 # about 20 s each
+    URBD_BIN=target/debug/urbd python3 tests/nemesis.py --rounds 5 --fault kill --fault mute
+
+Disks fail by faulty_disk.py, as there is not always a device mapper. CI plays short rounds of processes and links, of disks that
+fail or are full while processes are killed, and of disks that hang. One that is ended (SIGTERM) leaves no process, disk or namespace.
 """
 
 import argparse

@@ -2,7 +2,10 @@
 """The nemesis of nemesis.py among three nodes and more, all connected, in DRBD 9's dialect: `make nemesis NODES=3`.
 
 One of them is Primary. It is followed by another one when an operator moves it, and when it dies: by one that was connected
-and UpToDate then, which has all that was acknowledged. At the end all copies must be the same, and each node must hold what the
+and UpToDate then, which has all that was acknowledged. The operator also gives all nodes other options (`adjust`, also another
+protocol), makes the device larger, has another process take over (`restart`), has all copied anew (`invalidate`), puts a machine
+with another disk in a node's place (`replace`), has copies compared (`verify`), and kills a node within what was just begun
+(`kill within`). `--fault blackout`, by name only, kills all nodes one after the other. At the end all copies must be the same, and each node must hold what the
 application was promised.
 """
 

@@ -1,4 +1,9 @@
-"""Fail-over by a real Pacemaker and corosync, with our agent and our fencing handler: docs/guide/pacemaker.md."""
+"""Fail-over by a real Pacemaker and corosync, with our agent and our fencing handler: docs/guide/pacemaker.md.
+
+The agent runs alone, by `ocf-tester`, and in a cluster: standby, a killed process, a machine without power, a split network, a killed
+Primary among three nodes; an application checks that nothing acknowledged is lost. Fencing is real for Pacemaker: its device kills
+every process of the machine. Not tested: a watchdog, a split network among three nodes, Pacemaker 3.
+"""
 
 import os
 import re

@@ -80,7 +80,7 @@ impl Resource {
             self.unsettled_leave_log(d);
         }
         let dev = &mut self.node.devices[d];
-        if std::mem::take(&mut dev.recheck_al) && dev.al_queue.is_starved() {
+        if std::mem::take(&mut dev.al_queue.recheck) && dev.al_queue.is_starved() {
             for job in std::mem::take(&mut dev.al_queue.refused) {
                 self.take_al_for(d, job);
             }
@@ -136,7 +136,7 @@ impl Resource {
         let mut block = Box::new([0; meta::BLOCK_LEN]);
         backing.al.emit_block(&mut block);
         let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
-        dev.al_writes += 1;
+        dev.stats.al_writes += 1;
         let action = MetaOp::Write { offset, bytes: block, flush_before: flush, fua: flush };
         self.meta(d, Op::AlBlock(d), action);
     }
@@ -155,7 +155,7 @@ impl Resource {
         let (go, stay): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut dev.al_queue.taken).into_iter().partition(|(t, _)| *t <= committed);
         dev.al_queue.taken = stay;
-        dev.recheck_al = true;
+        dev.al_queue.recheck = true;
         for (_, job) in go {
             self.al_granted(job, true);
         }
@@ -227,7 +227,7 @@ impl Device {
         let Some(backing) = &mut self.backing else { return };
         let extents = ExtentRange::of(range).expect("it was acquired");
         if backing.al.release(extents) {
-            self.recheck_al = true;
+            self.al_queue.recheck = true;
         }
     }
 }

@@ -46,10 +46,10 @@ impl Resource {
         if self.node.connections[i].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
         }
-        if dev.crashed_primary {
+        if dev.disk.crashed_primary {
             flags |= UuidFlags::CRASHED_PRIMARY.0;
         }
-        if self.node.state.disk(d) == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
+        if self.node.state.disk(d) == DiskState::Negotiating && dev.disk.attach_state == DiskState::Inconsistent {
             flags |= UuidFlags::INCONSISTENT.0;
         }
         let current = if set.current == Generation::JUST_CREATED {

@@ -21,7 +21,7 @@ use crate::op::Op;
 use crate::request::under_way::Request;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, NodeId, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Bytes of the bitmap area that are read at a time.
@@ -34,27 +34,28 @@ impl Resource {
         if dev.cfg.is_none() {
             return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
         }
-        if dev.backing.is_some() || dev.attaching.is_some() {
+        if dev.backing.is_some() || dev.disk.attaching.is_some() {
             return self.end(command, Err(error(124, "the volume is attached already; detach it first".to_owned())));
         }
-        dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
-        dev.disks_seen += 1;
+        dev.disk.attaching =
+            Some(Attaching { command, opened: None, step: Step::Opening, outdated_peers: NodeMask::default() });
+        dev.disk.disks_seen += 1;
         self.store_disk(d, DiskState::Attaching);
         self.out.emit(Effect::OpenDisk { volume: d });
     }
 
     pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
-        let Some(attaching) = self.node.devices[d].attaching.take() else { return };
+        let Some(attaching) = self.node.devices[d].disk.attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
-        if self.node.devices[d].leaving.take().is_some() {
+        if self.node.devices[d].disk.leaving.take().is_some() {
             self.took_place(Set::Disk(d, DiskState::Diskless));
         }
         self.store_disk(d, DiskState::Diskless);
         let dev = &mut self.node.devices[d];
         dev.backing = None;
-        dev.recheck = true;
-        let detaching = std::mem::take(&mut dev.detach_commands);
+        dev.queue.recheck = true;
+        let detaching = std::mem::take(&mut dev.disk.detach_commands);
         if attaching.opened.is_some() {
             self.out.emit(Effect::CloseDisk { volume: d });
         }
@@ -79,7 +80,9 @@ impl Resource {
         };
         let dev = &mut self.node.devices[d];
         // An attach that was given up before its disk was open has another one follow: of the two answers one counts.
-        let Some(attaching) = dev.attaching.as_mut().filter(|attaching| attaching.opened.is_none()) else { return };
+        let Some(attaching) = dev.disk.attaching.as_mut().filter(|attaching| attaching.opened.is_none()) else {
+            return;
+        };
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let Some(at) = meta::layout::superblock_at(kind, opened.meta_device) else {
             attaching.opened = Some(opened);
@@ -94,7 +97,7 @@ impl Resource {
         let Ok(bytes) = result else {
             return self.attach_failed(d, 118, "reading or writing the metadata failed".to_owned());
         };
-        let Some(attaching) = &mut self.node.devices[d].attaching else { return };
+        let Some(attaching) = &mut self.node.devices[d].disk.attaching else { return };
         match std::mem::replace(&mut attaching.step, Step::Opening) {
             Step::Opening | Step::Handshake | Step::Consent(_) => {}
             Step::Superblock { at } => self.superblock_read(d, at, &bytes),
@@ -135,7 +138,7 @@ impl Resource {
                 self.metadata_read(d, layout, *md, &log, bitmaps);
             }
             step => {
-                let Some(attaching) = &mut self.node.devices[d].attaching else { return };
+                let Some(attaching) = &mut self.node.devices[d].disk.attaching else { return };
                 attaching.step = step;
                 self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
             }
@@ -151,7 +154,7 @@ impl Resource {
             Err(e) => return self.attach_failed(d, 119, format!("no usable metadata at byte {at}: {e}")),
         };
         let dev = &self.node.devices[d];
-        let opened = dev.attaching.as_ref().and_then(|a| a.opened.as_ref()).expect("it was opened");
+        let opened = dev.disk.attaching.as_ref().and_then(|a| a.opened.as_ref()).expect("it was opened");
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let layout = match Layout::new(kind, md.geometry, opened.meta_device) {
             Ok(layout) => layout,
@@ -162,7 +165,7 @@ impl Resource {
         }
         let len = layout.geometry().al().bytes().0;
         let offset = layout.al_at().0;
-        let attaching = self.node.devices[d].attaching.as_mut().expect("checked");
+        let attaching = self.node.devices[d].disk.attaching.as_mut().expect("checked");
         attaching.step = Step::Log { layout, md: Box::new(md) };
         self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
     }
@@ -215,12 +218,12 @@ impl Resource {
         let dev = &mut self.node.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
-        let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
+        let opened = dev.disk.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
         let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
-        dev.crashed_primary = attach.crashed_primary;
-        dev.attach_state = attach.disk;
-        dev.left_beside = left_beside;
-        dev.outdated_peers = outdated_peers;
+        dev.disk.crashed_primary = attach.crashed_primary;
+        dev.disk.attach_state = attach.disk;
+        dev.disk.left_beside = left_beside;
+        dev.disk.attaching.as_mut().expect("it was opened").outdated_peers = outdated_peers;
         dev.backing = Some(Backing {
             opened,
             al: meta::ActivityLog::new(al_extents, layout.geometry().al(), first),
@@ -279,7 +282,7 @@ impl Resource {
             ops.extend(then.take());
         }
         let writes = ops.len() as u32;
-        let attaching = dev.attaching.as_mut().expect("attaching");
+        let attaching = dev.disk.attaching.as_mut().expect("attaching");
         if writes == 0 {
             return self.attach_settled(d);
         }
@@ -291,7 +294,7 @@ impl Resource {
 
     /// Once a turn: an attach that waits for the end of a handshake, or of another transaction, goes on.
     pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
-        match self.node.devices[d].attaching {
+        match self.node.devices[d].disk.attaching {
             Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(d),
             Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.node.now => self.attach_settled(d),
             _ => {}
@@ -335,16 +338,17 @@ impl Resource {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
         }
-        if outrun && self.node.devices[d].lacks_writes() && self.node.devices[d].attach_state > DiskState::Outdated {
-            self.node.devices[d].attach_state = DiskState::Outdated;
+        if outrun && self.node.devices[d].lacks_writes() && self.node.devices[d].disk.attach_state > DiskState::Outdated
+        {
+            self.node.devices[d].disk.attach_state = DiskState::Outdated;
         }
         true
     }
 
     fn take_into_use(&mut self, d: VolumeNr) {
         let replicating = self.node.state.replicates_anywhere(d);
-        let Some(attaching) = self.node.devices[d].attaching.take() else { return };
-        self.node.devices[d].attached_at = self.node.now;
+        let Some(attaching) = self.node.devices[d].disk.attaching.take() else { return };
+        self.node.devices[d].disk.attached_at = self.node.now;
         self.md_in_use(d);
         let size = crate::decide::sizes::usable(&self.size_limits(d));
         // A device that other nodes already use keeps its size until they agree to another.
@@ -358,17 +362,17 @@ impl Resource {
         // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
         let told = |(i, c): &(NodeId, &Connection)| self.node.state.replicates(*i, d) && !c.speaks9();
         let of_84: Vec<_> = self.node.connections.iter().filter(told).map(|(i, _)| i).collect();
-        let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
+        let state = if negotiates { DiskState::Negotiating } else { dev.disk.attach_state };
         if negotiates {
             self.node.connections.values_mut().for_each(|c| c.peer_devices[d].link.told.uuids_stale = true);
         }
         let mut change = Change::from(Set::Disk(d, state));
         if !connected {
-            let outdated = self.node.connections.ids().filter(|i| dev.outdated_peers.contains(*i));
+            let outdated = self.node.connections.ids().filter(|i| attaching.outdated_peers.contains(*i));
             outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
         }
         if let Err(Refusal { code, .. }) = self.make(change, Kind::Fact) {
-            self.node.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
+            self.node.devices[d].disk.attaching = Some(Attaching { command: attaching.command, ..attaching });
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
         for i in of_84 {
@@ -376,7 +380,7 @@ impl Resource {
             self.send_uuids(i, d, wire::UuidFlags::NONE);
             self.send_state(i, d);
         }
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.recheck = true;
         self.end(attaching.command, Ok(()));
     }
 
@@ -385,12 +389,12 @@ impl Resource {
     /// Once a turn while a disk is being given up.
     pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
         let dev = &self.node.devices[d];
-        let Some(how) = dev.leaving else { return };
+        let Some(how) = dev.disk.leaving else { return };
         let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
         if busy && how < Leaving::AtOnce {
             return;
         }
-        if dev.attaching.is_some() {
+        if dev.disk.attaching.is_some() {
             return self.attach_failed(d, 118, "the disk failed while it was being attached".to_owned());
         }
         if busy {
@@ -403,13 +407,13 @@ impl Resource {
             return;
         }
         let dev = &mut self.node.devices[d];
-        dev.leaving = None;
-        dev.disks_seen += 1;
+        dev.disk.leaving = None;
+        dev.disk.disks_seen += 1;
         dev.backing = None;
-        dev.attach_state = DiskState::Diskless;
+        dev.disk.attach_state = DiskState::Diskless;
         self.forget_al(d);
         self.node.devices[d].first_write_settled();
-        let commands = std::mem::take(&mut self.node.devices[d].detach_commands);
+        let commands = std::mem::take(&mut self.node.devices[d].disk.detach_commands);
         self.resync_disk_closed(d);
         self.out.emit(Effect::CloseDisk { volume: d });
         self.abandon_al(d);
@@ -420,8 +424,8 @@ impl Resource {
         let gone = !self.node.state.replicates_anywhere(d);
         if gone && !self.node.state.is_primary() {
             self.node.devices[d].size = units::Sector(0);
-            self.node.devices[d].exposed = units::Generation::NONE;
-            self.node.devices[d].outrun = false;
+            self.node.devices[d].seen.exposed = units::Generation::NONE;
+            self.node.devices[d].seen.outrun = false;
         }
         self.node.expose_peers_generation(d);
         for command in commands {
@@ -482,7 +486,7 @@ impl Resource {
         let dev = &mut self.node.devices[d];
         let Some(b) = &mut dev.backing else { return };
         b.md.flags.remove(DeviceFlags::PRIMARY_IND);
-        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
+        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.disk.crashed_primary);
         b.md.mark_clean();
         self.md_changed(d);
     }
@@ -539,7 +543,7 @@ impl Resource {
         };
         while let Some(key) = next(self) {
             // What is about metadata ends with the disk's backing.
-            self.node.devices[d].meta_pending = 0;
+            self.node.devices[d].disk.meta_pending = 0;
             if let Some(op) = self.ops.remove(key) {
                 self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
             }
@@ -557,8 +561,8 @@ impl Resource {
             _ => false,
         });
         let dev = &self.node.devices[d];
-        let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
-        let at_once = self.node.devices[d].leaving == Some(Leaving::AtOnce);
+        let stuck = stuck || (self.usable(d) && dev.disk.meta_pending > 0 && now.since(dev.disk.meta_since) >= limit);
+        let at_once = self.node.devices[d].disk.leaving == Some(Leaving::AtOnce);
         if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
             self.node.devices[d].lets_go(Leaving::AtOnce);
             self.disk_error(
@@ -580,7 +584,7 @@ impl Node {
         if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids.as_ref())
             && self.state.is_primary()
         {
-            self.devices[d].exposed = uuids.current;
+            self.devices[d].seen.exposed = uuids.current;
         }
     }
 }
@@ -660,7 +664,7 @@ impl Node {
             peers: self.flags_of_peers(md),
             al_clean: md.is_clean(),
             current: md.current,
-            exposed: dev.exposed,
+            exposed: dev.seen.exposed,
             outrun: dev.lacks_writes(),
             role: self.state.role,
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
@@ -700,12 +704,12 @@ impl Device {
     /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
     pub(crate) fn disk_lags_behind_users(&self) -> bool {
         // Where there is no disk none holds another generation.
-        let current = self.backing.as_ref().map_or(self.exposed, |b| b.md.current);
-        attach84::lags_behind_users(current, self.exposed, self.lacks_writes())
+        let current = self.backing.as_ref().map_or(self.seen.exposed, |b| b.md.current);
+        attach84::lags_behind_users(current, self.seen.exposed, self.lacks_writes())
     }
 
     fn step_of_attach(&mut self, step: Step) {
-        self.attaching.as_mut().expect("attaching").step = step;
+        self.disk.attaching.as_mut().expect("attaching").step = step;
     }
 }
 

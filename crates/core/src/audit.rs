@@ -102,13 +102,16 @@ impl Resource {
             }
             _ => false,
         });
-        assert_eq!(dev.local_pending as usize, local.count(), "volume {d}: disk operations");
-        assert!(dev.upper_pending > 0 || dev.repetitions.is_empty(), "volume {d}: nothing is there to be done again");
+        assert_eq!(dev.disk.local_pending as usize, local.count(), "volume {d}: disk operations");
+        assert!(
+            dev.disk.upper_pending > 0 || dev.repetitions.is_empty(),
+            "volume {d}: nothing is there to be done again"
+        );
         let meta = of(|op| match op {
             Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) => Some(*d),
             _ => None,
         });
-        assert_eq!(dev.meta_pending as usize, meta, "volume {d}: metadata operations");
+        assert_eq!(dev.disk.meta_pending as usize, meta, "volume {d}: metadata operations");
     }
 
     fn audit_write(&self, key: u64, w: &Write) {
@@ -183,8 +186,8 @@ mod tests {
     #[test]
     fn a_count_that_does_not_add_up_is_noticed() {
         let wrong: [fn(&mut Resource); 7] = [
-            |r| r.node.devices[VOLUME].local_pending += 1,
-            |r| r.node.devices[VOLUME].meta_pending += 1,
+            |r| r.node.devices[VOLUME].disk.local_pending += 1,
+            |r| r.node.devices[VOLUME].disk.meta_pending += 1,
             |r| _ = r.node.connections[PEER].epochs.join(Told::Early),
             |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
             |r| r.node.connections[PEER].working += 1,

@@ -210,9 +210,9 @@ impl Resource {
                 self.leave_peer_result(i, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
-                Ok(()) if self.node.devices[volume].leaving.is_none() => Progress::Ended(Ok(())),
+                Ok(()) if self.node.devices[volume].disk.leaving.is_none() => Progress::Ended(Ok(())),
                 Ok(()) => {
-                    self.node.devices[volume].detach_commands.push(id);
+                    self.node.devices[volume].disk.detach_commands.push(id);
                     Progress::Left
                 }
                 Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
@@ -272,7 +272,7 @@ impl Resource {
     }
 
     fn step_suspend(&mut self, volume: VolumeNr) -> Progress {
-        if self.node.devices[volume].local_pending > 0 {
+        if self.node.devices[volume].disk.local_pending > 0 {
             return Progress::Waits(Waiting::Suspend { volume });
         }
         Progress::Ended(Ok(()))
@@ -281,12 +281,12 @@ impl Resource {
     fn resume_io(&mut self, id: Caller, d: VolumeNr) {
         self.resume_again();
         let view = self.view(d);
-        for step in suspend::resume_io(&view, self.node.devices[d].new_generation_pending) {
+        for step in suspend::resume_io(&view, self.node.devices[d].due.new_generation_pending) {
             match step {
                 ResumeStep::CreatePendingGeneration => self.create_pending_generation(d),
                 ResumeStep::ExposeRandomGeneration => {
-                    self.node.devices[d].exposed = self.draw_generation();
-                    self.node.devices[d].new_generation_pending = false;
+                    self.node.devices[d].seen.exposed = self.draw_generation();
+                    self.node.devices[d].due.new_generation_pending = false;
                 }
                 ResumeStep::ClearReasons => {
                     let fenced = self.node.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
@@ -323,13 +323,13 @@ impl Resource {
         for d in self.node.devices.ids() {
             if self.node.devices[d].backing.is_some() {
                 attached = true;
-                if self.node.devices[d].leaving.is_none() {
+                if self.node.devices[d].disk.leaving.is_none() {
                     self.took_place(Set::Disk(d, DiskState::Failed));
                     self.node.devices[d].lets_go(Leaving::InOrder);
                 }
             }
         }
-        if attached || self.node.devices.values().any(|d| d.attaching.is_some()) {
+        if attached || self.node.devices.values().any(|d| d.disk.attaching.is_some()) {
             return Progress::Waits(Waiting::Down { force, leave });
         }
         if !std::mem::replace(&mut self.stopped, true) {

@@ -1,4 +1,7 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
+//!
+//! A link speaks one of two dialects, 8.4's or DRBD 9's, as the nodes agree at its beginning ([`Spoken`]). 9's is
+//! offered only where `max_version` of the connection's configuration permits it.
 
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;

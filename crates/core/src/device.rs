@@ -6,24 +6,66 @@ use crate::command::caller::Caller;
 use crate::config::{DiskConfig, VolumeConfig};
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Latencies;
-use crate::merging::{Merging, Waiting};
 use crate::metadata::writer::MdWriter;
 use crate::repetition::place::Repetition;
+use crate::request::admission::Admission;
 use crate::slab::Slab;
-use std::collections::VecDeque;
-use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeMask, Sector, SectorRange};
 use wire::DiskState;
 
+/// A volume on this node. What is the disk's alone, from when it is attached until it is let go of, is in [`Backing`].
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) cfg: Option<DiskConfig>,
+    /// The size that applications see, agreed with the peers.
+    pub(crate) size: Sector,
+    pub(crate) backing: Option<Backing>,
+    pub(crate) disk: DiskUse,
+    pub(crate) seen: Exposure,
+    pub(crate) due: GenerationDue,
+    pub(crate) queue: Admission,
+    pub(crate) al_queue: AlQueue,
+    pub(crate) stats: Stats,
+    pub(crate) openers: Openers,
+    /// What the front ends were last told.
+    pub(crate) announced: Option<(ByteLen, Access, bool)>,
+    /// Where the copies may differ until a write has been done again.
+    pub(crate) repetitions: Slab<Repetition>,
+    /// A volume of another resource, which comes first by `resync-after`, syncs or is paused.
+    pub(crate) waits_elsewhere: bool,
+    /// Since when nobody brings a bad copy up to date although somebody could (9).
+    pub(crate) lags_since: Option<Instant>,
+}
+
+/// How the disk is taken into service and let go of, and what goes on there.
+#[derive(Debug, Default)]
+pub(crate) struct DiskUse {
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
     /// The metadata say that this node crashed as a Primary, beside these peers.
     pub(crate) left_beside: Option<NodeMask>,
-    /// The size that applications see, agreed with the peers.
-    pub(crate) size: Sector,
-    pub(crate) backing: Option<Backing>,
+    pub(crate) crashed_primary: bool,
+    pub(crate) attaching: Option<crate::attach::attaching::Attaching>,
+    pub(crate) attached_at: Instant,
+    /// How often a disk was taken into service or let go of.
+    pub(crate) disks_seen: u64,
+    /// The disk is being let go of.
+    pub(crate) leaving: Option<Leaving>,
+    /// Detach commands that wait for the end of it.
+    pub(crate) detach_commands: Vec<Caller>,
+    /// Disk operations in flight on the data area: all, and those of applications.
+    pub(crate) local_pending: u32,
+    pub(crate) upper_pending: u32,
+    /// Metadata operations in flight, and since when none of them has ended.
+    pub(crate) meta_pending: u32,
+    pub(crate) meta_since: Instant,
+    /// When pages of the bitmap that resyncs have changed were written last.
+    pub(crate) last_lazy_bitmap: Instant,
+}
+
+/// Which data the users of this device have seen, and who lacks some of it.
+#[derive(Debug, Default)]
+pub(crate) struct Exposure {
     /// The generation that users of this device have seen (`docs/spec/connection-and-state.md` 7.9).
     pub(crate) exposed: Generation,
     /// Writes were completed that only a peer has: the own disk is too old for the users of this device, also if no
@@ -32,65 +74,27 @@ pub(crate) struct Device {
     /// The own disk was given up under a write of a peer, which it lacks, and has not been copied to since (9).
     pub(crate) lacks_peers_write: bool,
     pub(crate) peers_disk: PeersDisk,
-    pub(crate) crashed_primary: bool,
-    pub(crate) openers: Openers,
-    /// What the front ends were last told.
-    pub(crate) announced: Option<(ByteLen, Access, bool)>,
-    /// A new current generation is due, but I/O is suspended: it is made when I/O resumes.
+}
+
+/// A new current generation that is due.
+#[derive(Debug, Default)]
+pub(crate) struct GenerationDue {
+    /// I/O is suspended: it is made when I/O resumes.
     pub(crate) new_generation_pending: bool,
-    /// A new current generation is due with the first write of the peer, a Primary without a disk.
+    /// It begins with the first write of the peer, a Primary without a disk.
     pub(crate) generation_with_first_write: bool,
     /// The same with the own first write, in 9's dialect.
     pub(crate) first_write: FirstWrite,
-    /// How often a disk was taken into service or let go of.
-    pub(crate) disks_seen: u64,
-    /// Detach commands that wait for the end of it.
-    pub(crate) detach_commands: Vec<Caller>,
-    /// The disk is being let go of.
-    pub(crate) leaving: Option<Leaving>,
-    pub(crate) attaching: Option<crate::attach::attaching::Attaching>,
-    /// The peers whose disks are Outdated, as the metadata say.
-    pub(crate) outdated_peers: NodeMask,
+}
 
-    /// Requests not looked at yet, in order of arrival.
-    pub(crate) incoming: VecDeque<Waiting>,
-    /// The same for parts of reads that had begun when I/O froze.
-    pub(crate) parts_waiting: Vec<crate::request::read::PartWaiting>,
-    pub(crate) merging: Merging,
-    /// Writes that wait for an overlapping one.
-    pub(crate) blocked: VecDeque<crate::request::write::NewWrite>,
-    /// Where the copies may differ until a write has been done again.
-    pub(crate) repetitions: Slab<Repetition>,
-    /// Ranges of application writes from admission to completion; the value is the request's key.
-    pub(crate) writing: IntervalSet<()>,
-    /// Ranges of peer writes between their arrival and the end of their disk write.
-    pub(crate) peer_writing: IntervalSet<()>,
-    /// Ranges that a resync holds: requested (target) or being served (source).
-    pub(crate) resyncing: IntervalSet<()>,
-    pub(crate) next_interval: u64,
-    /// A volume of another resource, which comes first by `resync-after`, syncs or is paused.
-    pub(crate) waits_elsewhere: bool,
-    /// Something left one of the interval sets: look at `blocked` and its like again.
-    pub(crate) recheck: bool,
-    /// The activity log released or committed something: ask again for the refused.
-    pub(crate) recheck_al: bool,
-    pub(crate) al_queue: AlQueue,
-
-    /// Disk operations in flight on the data area, with when they began.
-    pub(crate) local_pending: u32,
-    pub(crate) upper_pending: u32,
-    /// Metadata operations in flight, and since when none of them has ended.
-    pub(crate) meta_pending: u32,
-    pub(crate) meta_since: Instant,
-    /// Since when nobody brings a bad copy up to date although somebody could (9).
-    pub(crate) lags_since: Option<Instant>,
+/// What `status` counts.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) al_writes: u64,
     pub(crate) bm_writes: u64,
     pub(crate) latencies: Latencies,
-    pub(crate) attached_at: Instant,
-    pub(crate) last_lazy_bitmap: Instant,
 }
 
 /// What a peer's disk lacks of what the users of this device have seen.
@@ -199,12 +203,12 @@ impl Device {
 
     /// Its disk is let go of, in this way or a worse one.
     pub(crate) fn lets_go(&mut self, how: Leaving) {
-        self.leaving = self.leaving.max(Some(how));
+        self.disk.leaving = self.disk.leaving.max(Some(how));
     }
 
     /// Does the own disk lack writes that users of this device, or of a peer's, have seen?
     pub(crate) fn lacks_writes(&self) -> bool {
-        self.outrun || self.lacks_peers_write
+        self.seen.outrun || self.seen.lacks_peers_write
     }
 
     /// Has the disk a volatile cache that epochs are to be flushed from?
@@ -215,12 +219,7 @@ impl Device {
 
     /// Is something under way on the disk that must end within `disk-timeout`?
     pub(crate) fn is_busy(&self) -> bool {
-        self.local_pending > 0 || self.meta_pending > 0 || !self.resyncing.is_empty()
-    }
-
-    pub(crate) fn interval_id(&mut self) -> u64 {
-        self.next_interval += 1;
-        self.next_interval
+        self.disk.local_pending > 0 || self.disk.meta_pending > 0 || !self.queue.resyncing.is_empty()
     }
 
     /// Does the range lie in the device?

@@ -193,6 +193,6 @@ impl Device {
 
     /// Is the device open, or being written to?
     pub(crate) fn in_use(&self) -> bool {
-        self.openers.writers + self.openers.readers > 0 || self.upper_pending > 0
+        self.openers.writers + self.openers.readers > 0 || self.disk.upper_pending > 0
     }
 }

@@ -6,11 +6,10 @@ use crate::connection::{Connection, Phase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
-use crate::peer_device::PeerDevice;
 use crate::peer_device::WhenBad;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
-use units::{Instant, NodeId, VolumeNr, is_after};
+use units::{Instant, NodeId, VolumeNr};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
@@ -57,7 +56,7 @@ impl Resource {
         if let Packet::WriteAck(ack) = &packet
             && let Some(pd) = self.node.connections[i].peer_devices.get_mut(d)
         {
-            pd.is_answered(ack.seq);
+            pd.link.io.is_answered(ack.seq);
             return self.write_acked(i, d, ack, false);
         }
         self.out.chores.mark_unless(is_routine(&packet));
@@ -86,7 +85,7 @@ impl Resource {
         };
         let c = &mut self.node.connections[i];
         if let Some(seq) = seq {
-            c.peer_devices[d].is_answered(seq);
+            c.peer_devices[d].link.io.is_answered(seq);
         }
         let cfg = &c.cfg;
         let unasked = match &packet {
@@ -251,22 +250,6 @@ impl Connection {
         let phase = self.link.as_ref()?.phase;
         self.last_heard = now;
         Some(phase)
-    }
-}
-
-impl PeerDevice {
-    /// An answer of the peer has come, with this number.
-    fn is_answered(&mut self, seq: u32) {
-        let answers = &mut self.link.io.peer_answers;
-        *answers = answers.wrapping_add(1);
-        self.saw_seq(seq);
-    }
-
-    /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn saw_seq(&mut self, seq: u32) {
-        if is_after(seq, self.link.io.peer_seq) {
-            self.link.io.peer_seq = seq;
-        }
     }
 }
 

@@ -1,4 +1,7 @@
 //! Flushes of applications: what fsync says is true on both machines (`docs/spec/data-path-and-resync.md` 1.10).
+//!
+//! A flush closes the epoch. It completes when the own disk has flushed and, with protocol C or without an own disk,
+//! the peers have acknowledged the barrier.
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};
@@ -93,9 +96,9 @@ impl Resource {
             let (tag, volume) = (f.tag, f.device);
             let (sector, len) = (Sector(0), ByteLen(0));
             let request = BlockRequest { tag, volume, kind: RequestKind::Flush, sector, len, data: Segments::None };
-            return self.node.devices[f.device].incoming.push_front(Waiting { came: f.came, request });
+            return self.node.devices[f.device].queue.incoming.push_front(Waiting { came: f.came, request });
         }
-        self.node.devices[f.device].latencies.note(Stage::FlushTotal, self.node.now.since(f.came), 1);
+        self.node.devices[f.device].stats.latencies.note(Stage::FlushTotal, self.node.now.since(f.came), 1);
         self.end_owner(f.device, Owner::Tag(f.tag), result);
     }
 }

@@ -30,7 +30,7 @@ impl Resource {
         let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent && all;
         let parts = view.replication == Replication::WFBitMapS;
         if (together && !parts) || view.disk != DiskState::UpToDate {
-            self.node.devices[d].new_generation_pending = false;
+            self.node.devices[d].due.new_generation_pending = false;
         }
         self.create_pending_generation(d);
     }
@@ -58,10 +58,10 @@ impl Resource {
         let fresh = self.draw_generation();
         self.move_sets(d, |_, set| set.start_generation(fresh));
         let bitmap = self.node.devices[d].uuids(self.node.connections.ids().next()).bitmap;
-        self.node.devices[d].exposed = fresh;
-        self.node.devices[d].new_generation_pending = false;
-        self.node.devices[d].generation_with_first_write = false;
-        self.node.devices[d].first_write = FirstWrite::Nothing;
+        self.node.devices[d].seen.exposed = fresh;
+        self.node.devices[d].due.new_generation_pending = false;
+        self.node.devices[d].due.generation_with_first_write = false;
+        self.node.devices[d].due.first_write = FirstWrite::Nothing;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
         for c in self.node.connections.values_mut() {
             c.peer_devices[d].link.compared.done = false;
@@ -117,7 +117,7 @@ impl Resource {
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
-        if !self.generation_undecided(d) && std::mem::take(&mut self.node.devices[d].new_generation_pending) {
+        if !self.generation_undecided(d) && std::mem::take(&mut self.node.devices[d].due.new_generation_pending) {
             if self.in_mesh9() {
                 return self.begin_among_peers9(d);
             }
@@ -134,7 +134,7 @@ impl Node {
     /// handshake is over. Until then nothing may be written.
     #[inline]
     pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
-        self.devices[d].new_generation_pending && self.connected().any(|(i, _)| self.will_be_compared(i, d))
+        self.devices[d].due.new_generation_pending && self.connected().any(|(i, _)| self.will_be_compared(i, d))
     }
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?

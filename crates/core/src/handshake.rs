@@ -62,7 +62,7 @@ impl Resource {
     #[inline]
     fn waits_for_comparison(&self) -> bool {
         let commands = self.again.is_some() || !self.pending.is_empty() || !self.begun.is_empty();
-        commands || self.node.devices.values().any(|dev| dev.new_generation_pending)
+        commands || self.node.devices.values().any(|dev| dev.due.new_generation_pending)
     }
 
     pub(crate) fn volumes_are_known(&mut self, i: NodeId) {
@@ -70,7 +70,7 @@ impl Resource {
             return self.leave_out_missing(i);
         }
         self.out.chores.mark();
-        self.node.devices.values_mut().for_each(|dev| dev.recheck = true);
+        self.node.devices.values_mut().for_each(|dev| dev.queue.recheck = true);
         self.settle_pending_generations();
     }
 
@@ -269,7 +269,7 @@ impl Resource {
         match judged {
             (UuidsVerdict::Store { expose }, _) => {
                 if let Some(generation) = expose {
-                    self.node.devices[d].exposed = generation;
+                    self.node.devices[d].seen.exposed = generation;
                 }
             }
             (UuidsVerdict::SkipInitialSync, reason) => {
@@ -345,7 +345,7 @@ impl Resource {
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
             let stale = self.node.state.is_primary()
                 && (self.node.devices[d].disk_lags_behind_users() || self.writes_elsewhere(i, d));
-            let worth = if stale { DiskState::Failed } else { self.node.devices[d].attach_state };
+            let worth = if stale { DiskState::Failed } else { self.node.devices[d].disk.attach_state };
             change.push(Set::Disk(d, worth));
         }
         let begins = replication > Replication::Established;
@@ -384,7 +384,7 @@ impl Resource {
         let flags = self.node.connections[i].peer_devices[d].link.told.uuids.filter(|u| u.current.same(own));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
         let secondaries = !self.node.state.is_primary() && theirs.role == Role::Secondary;
-        if self.node.devices[d].crashed_primary && survived && secondaries {
+        if self.node.devices[d].disk.crashed_primary && survived && secondaries {
             if self.node.connections[i].cfg.protocol == crate::Protocol::A {
                 let reason = Reason::SurvivorInsists;
                 let text = format!(
@@ -452,7 +452,7 @@ impl Resource {
         let c = &self.node.connections[i];
         let dev = &self.node.devices[d];
         let own = self.node.state.disk(d);
-        let my_disk = if own == DiskState::Negotiating { dev.attach_state } else { own };
+        let my_disk = if own == DiskState::Negotiating { dev.disk.attach_state } else { own };
         let told = c.peer_devices[d].link.told.changes_told;
         let input = handshake84::Input {
             comparison,
@@ -530,7 +530,7 @@ impl Resource {
         if outcome.demote {
             change.push(Set::Role(Role::Secondary));
         }
-        if outcome.decision == Decision::NoSync && self.node.devices[d].outrun {
+        if outcome.decision == Decision::NoSync && self.node.devices[d].seen.outrun {
             return self.fetch_own_writes(i, d, change);
         }
         self.apply_decision(i, d, outcome.decision, outcome.reason, change)
@@ -549,7 +549,7 @@ impl Resource {
         self.put_uuids(i, d, &fresh);
         self.mark_all(i, d);
         if self.node.state.disk(d) == DiskState::Negotiating {
-            self.node.devices[d].attach_state = DiskState::Inconsistent;
+            self.node.devices[d].disk.attach_state = DiskState::Inconsistent;
         } else {
             self.took_place(Set::Disk(d, DiskState::Inconsistent));
         }
@@ -567,7 +567,7 @@ impl Resource {
         peer_disk: DiskState,
     ) -> bool {
         let frozen = self.node.state.is_frozen() && self.node.state.is_primary();
-        let pending = self.node.devices[d].new_generation_pending && self.node.state.disk(d) == DiskState::UpToDate;
+        let pending = self.node.devices[d].due.new_generation_pending && self.node.state.disk(d) == DiskState::UpToDate;
         let unconfirmed = self.acknowledged_before(i, d);
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
     }
@@ -600,13 +600,13 @@ impl Resource {
                     self.mark_all(i, d);
                 }
                 if negotiating && matches!(decision, Decision::Source { .. }) {
-                    change.push(Set::Disk(d, self.node.devices[d].attach_state));
+                    change.push(Set::Disk(d, self.node.devices[d].disk.attach_state));
                 }
             }
             Decision::NoSync => {}
         }
         if negotiating && matches!(decision, Decision::NoSync | Decision::TreatPeerAsDiskless) {
-            change.push(Set::Disk(d, self.node.devices[d].attach_state));
+            change.push(Set::Disk(d, self.node.devices[d].disk.attach_state));
         }
         decision.replication()
     }
@@ -662,9 +662,9 @@ impl Node {
             peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
             protocol: c.version(),
             own_current: self.devices[d].uuids(i).current,
-            exposed: dev.exposed,
+            exposed: dev.seen.exposed,
             peer_current: packet.current,
-            peer_outrun: dev.peers_disk == PeersDisk::Stale,
+            peer_outrun: dev.seen.peers_disk == PeersDisk::Stale,
             skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
         })
     }
@@ -703,7 +703,7 @@ impl Node {
         let comparison = uuid84::compare(&uuid84::Input {
             me: uuid84::Node {
                 uuids: self.devices[d].uuids(i),
-                crashed_primary: dev.crashed_primary,
+                crashed_primary: dev.disk.crashed_primary,
                 primary: self.state.is_primary(),
             },
             peer: uuid84::Node {

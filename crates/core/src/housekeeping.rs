@@ -90,7 +90,7 @@ impl Resource {
                     .node
                     .devices
                     .ids()
-                    .any(|d| self.node.devices[d].leaving.is_some() && self.node.devices[d].metadata_idle())
+                    .any(|d| self.node.devices[d].disk.leaving.is_some() && self.node.devices[d].metadata_idle())
                 {
                     self.pump_commands();
                     self.pump_disks();
@@ -122,14 +122,14 @@ impl Resource {
                 .connections
                 .iter()
                 .any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair))),
-            Chore::Attach => self.node.devices.values().any(|dev| dev.attaching.is_some()),
+            Chore::Attach => self.node.devices.values().any(|dev| dev.disk.attaching.is_some()),
             Chore::Again => self.again.is_some(),
             Chore::Commands => {
                 let asked_later = self.node.connections.values().any(|c| c.asked_later.is_some());
                 asked_later
                     || !self.pending.is_empty()
                     || !self.begun.is_empty()
-                    || self.node.devices.values().any(|dev| dev.leaving.is_some())
+                    || self.node.devices.values().any(|dev| dev.disk.leaving.is_some())
             }
             Chore::Disks => self.node.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
         }
@@ -183,7 +183,7 @@ impl Node {
         // The mark of a former Primary goes when its writes are accounted for.
         let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
         marked
-            || dev.leaving.is_some()
+            || dev.disk.leaving.is_some()
             || backing.is_some_and(|b| b.full_sync)
             || dev.will_be_logged()
             || !self.devices[d].metadata_idle()

@@ -272,7 +272,7 @@ impl Node {
         let mut first = None;
         for (d, volume) in self.state.volumes.iter() {
             if volume.disk == DiskState::Negotiating && self.state.replicates(i, d) {
-                let limit = self.devices[d].attached_at + self.connections[i].patience_with_answers();
+                let limit = self.devices[d].disk.attached_at + self.connections[i].patience_with_answers();
                 first = [first, Some((limit, d))].into_iter().flatten().min();
             }
         }

@@ -1,5 +1,5 @@
 //! Writing superblock and bitmap: what is due, in which order, and who waits for it
-//! (`docs/spec/on-disk-format.md` 2.8, 4.3).
+//! (`docs/spec/on-disk-format.md` 2.8, 4.3). No write begins before the metadata that it rests on are durable.
 
 pub(crate) mod writer;
 
@@ -262,7 +262,7 @@ impl Resource {
         let mut bytes = Box::new([0; meta::BLOCK_LEN]);
         b.area().store_with(page, &b.bitmaps, coming, &mut bytes);
         b.writer.pages.insert(page);
-        dev.bm_writes += 1;
+        dev.stats.bm_writes += 1;
         let offset = b.layout.bitmap_page_at(page).0;
         self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: flush, fua: false });
     }
@@ -289,7 +289,7 @@ impl Resource {
         let generation_was_due = b.writer.written < b.writer.generation;
         b.writer.written = version;
         let generation_written = b.writer.written >= b.writer.generation;
-        self.node.devices[d].recheck_al = true;
+        self.node.devices[d].al_queue.ask_again();
         if generation_written {
             self.send_due_sync_uuid(d);
             self.node.devices[d].first_write_settled();
@@ -321,7 +321,7 @@ impl Resource {
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
-        let crashed = self.node.devices[d].crashed_primary;
+        let crashed = self.node.devices[d].disk.crashed_primary;
         let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
         let mark = DeviceFlags::PRIMARY_IND;
         let primary =

@@ -10,7 +10,7 @@ use crate::resync::before::asked::BeforeResync;
 use crate::resync::repair::due::Repair;
 use crate::resync::session::Resync;
 use crate::resync::stragglers::Stragglers;
-use units::{Instant, Sector};
+use units::{Instant, Sector, is_after};
 use wire::DiskState;
 
 pub(crate) mod exchange;
@@ -170,7 +170,7 @@ pub(crate) struct PairIo {
     /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
     seq: u32,
     /// The highest sequence number seen from the peer.
-    pub(crate) peer_seq: u32,
+    peer_seq: u32,
     /// The number that the peer's last answer would have if it had sent nothing but answers.
     pub(crate) peer_answers: u32,
     /// The peer's writes that were taken up, or answered at once; wraps around.
@@ -197,9 +197,27 @@ impl PairIo {
         PairIo { seq: sequence, peer_seq: sequence, peer_answers: sequence, ..PairIo::default() }
     }
 
+    /// Remembers the highest sequence number of the peer.
+    pub(crate) fn saw_seq(&mut self, seq: u32) {
+        if is_after(seq, self.peer_seq) {
+            self.peer_seq = seq;
+        }
+    }
+
+    /// Is what the peer has sent before this number not here yet?
+    pub(crate) fn lacks_number_before(&self, seq: u32) -> bool {
+        is_after(seq.wrapping_sub(1), self.peer_seq)
+    }
+
     pub(crate) fn next_seq(&mut self) -> u32 {
         self.seq = self.seq.wrapping_add(1);
         self.seq
+    }
+
+    /// An answer of the peer has come, with this number.
+    pub(crate) fn is_answered(&mut self, seq: u32) {
+        self.peer_answers = self.peer_answers.wrapping_add(1);
+        self.saw_seq(seq);
     }
 
     /// A write of the peer has come.

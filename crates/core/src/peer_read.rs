@@ -19,7 +19,7 @@ impl Resource {
         if self.node.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
         }
-        self.node.devices[d].read_bytes += range.len().0;
+        self.node.devices[d].stats.read_bytes += range.len().0;
         self.node.connections[i].working += range.len().0 + PACKET_COST;
         let session = self.node.connections[i].session;
         let action = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };

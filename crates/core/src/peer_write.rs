@@ -54,7 +54,7 @@ impl Resource {
         let c = &mut self.node.connections[i];
         flags = flags | c.unsaid_flags();
         let pd = &mut c.peer_devices[d];
-        pd.saw_seq(seq);
+        pd.link.io.saw_seq(seq);
         pd.link.io.count_write();
         pd.link.io.received_bytes += data.len();
         self.node.devices[d].note_peers_write();
@@ -74,7 +74,7 @@ impl Resource {
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
-        let interval = self.node.devices[d].interval_id();
+        let interval = self.node.devices[d].queue.interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
         let in_mesh = self.node.in_mesh9();
         let c = &self.node.connections[i];
@@ -103,7 +103,7 @@ impl Resource {
     fn begin_peer_write(&mut self, write: PeerWrite) {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.overtake_answers(i, d, range);
-        self.node.devices[d].peer_writing.insert(range, write.interval, ());
+        self.node.devices[d].queue.peer_writing.insert(range, write.interval, ());
         let c = &mut self.node.connections[i];
         c.peer_devices[d].link.io.unacked += 1;
         c.working += write.cost();
@@ -139,7 +139,7 @@ impl Resource {
         if !dev.is_usable(disk) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
-        dev.written_bytes += len.0;
+        dev.stats.written_bytes += len.0;
         self.disk(d, Op::PeerWrite(key), action);
     }
 
@@ -162,8 +162,8 @@ impl Resource {
         self.node.application_done(d, w.started, w.range.len());
         let dev = &mut self.node.devices[d];
         dev.note_peer_write(&w, self.node.now);
-        dev.peer_writing.remove(w.range.start, w.interval);
-        dev.recheck = true;
+        dev.queue.peer_writing.remove(w.range.start, w.interval);
+        dev.queue.recheck = true;
         self.out.release(std::mem::take(&mut w.data));
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
@@ -206,9 +206,9 @@ impl Resource {
 
 impl Device {
     fn note_peer_write(&mut self, w: &PeerWrite, now: Instant) {
-        self.latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
-        self.latencies.note(Stage::PeerWriteDisk, now.since(w.submitted), 1);
-        self.latencies.note(Stage::PeerWriteTotal, now.since(w.came), 1);
+        self.stats.latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
+        self.stats.latencies.note(Stage::PeerWriteDisk, now.since(w.submitted), 1);
+        self.stats.latencies.note(Stage::PeerWriteTotal, now.since(w.came), 1);
     }
 }
 

@@ -88,7 +88,7 @@ impl Resource {
         let key = self.requests.insert(Request::Read(read));
         match remote {
             None => {
-                self.node.devices[d].read_bytes += range.len().0;
+                self.node.devices[d].stats.read_bytes += range.len().0;
                 self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
             }
             Some(i) => self.send_read_request(i, d, key, range),
@@ -101,10 +101,10 @@ impl Resource {
             Owner::Tag(tag) if self.node.state.is_frozen() => {
                 let (sector, len) = (range.start, range.len());
                 let request = BlockRequest { tag, volume: d, kind: RequestKind::Read, sector, len, data };
-                self.node.devices[d].incoming.push_front(Waiting { came, request });
+                self.node.devices[d].queue.incoming.push_front(Waiting { came, request });
             }
             Owner::Part(_) if self.node.state.is_frozen() => {
-                self.node.devices[d].parts_waiting.push(PartWaiting { range, data, owner: tag, came });
+                self.node.devices[d].queue.parts_waiting.push(PartWaiting { range, data, owner: tag, came });
             }
             _ => self.end_owner(d, tag, Err(IoError::Io)),
         }
@@ -130,7 +130,7 @@ impl Resource {
 
     /// A read that came and was submitted then has what it wanted.
     pub(crate) fn end_read(&mut self, d: VolumeNr, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
-        let latencies = &mut self.node.devices[d].latencies;
+        let latencies = &mut self.node.devices[d].stats.latencies;
         latencies.note(stage, self.node.now.since(started), 1);
         latencies.note(Stage::ReadTotal, self.node.now.since(came), 1);
         self.end_owner(d, owner, Ok(()));

@@ -1,4 +1,5 @@
-//! What a peer's stream of data has brought: its epochs, and what their barriers wait for.
+//! What a peer's stream of data has brought: its epochs, and what their barriers wait for. A barrier is not
+//! acknowledged before what precedes it is written and flushed.
 
 use crate::peer_write::write::Told;
 use std::collections::VecDeque;

@@ -30,11 +30,11 @@ impl Resource {
                 self.node.devices[d].repetitions.insert(Repetition { range, al_held, behind })
             }
         };
-        self.node.devices[d].writing.remove(range.start, open.interval);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.writing.remove(range.start, open.interval);
+        self.node.devices[d].queue.recheck = true;
         let mut again = self.new_write(d, kind, fua, range, open.data, open.owners);
         (again.came, again.again) = (came, Some(repetition));
-        self.node.devices[d].blocked.push_back(again);
+        self.node.devices[d].queue.blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
         if epoch == self.epoch.number() {
             self.close_epoch();
@@ -86,7 +86,7 @@ impl Resource {
                 repetition.behind = Behind::Nothing;
             }
         }
-        self.node.devices[d].recheck |= !self.node.devices[d].repetitions.is_empty();
+        self.node.devices[d].queue.recheck |= !self.node.devices[d].repetitions.is_empty();
     }
 
     /// Others need room in the activity log, perhaps those that what is done again waits for.
@@ -105,7 +105,7 @@ impl Resource {
 impl Device {
     /// A write of a peer has come: it may be what one that is done again is behind.
     pub(crate) fn note_peers_write(&mut self) {
-        self.recheck |= !self.repetitions.is_empty();
+        self.queue.recheck |= !self.repetitions.is_empty();
     }
 }
 
@@ -138,6 +138,6 @@ impl Node {
         let waits = |d: VolumeNr, w: &NewWrite| {
             matches!(self.is_behind(d, w), Some(Behind::Writes { peer, .. }) if peer == i) && self.is_to_come(d, w)
         };
-        devices.flat_map(|(d, dev)| dev.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
+        devices.flat_map(|(d, dev)| dev.queue.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
     }
 }

@@ -154,7 +154,7 @@ impl Resource {
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.counts_for_bits();
         let (range, took, n) = (w.range, self.node.now.since(w.submitted.at), w.owners());
-        self.node.devices[d].latencies.note(Stage::WritePeer, took, n);
+        self.node.devices[d].stats.latencies.note(Stage::WritePeer, took, n);
         if late {
             self.node.devices[d].clear_out_of_sync(i, range);
         }
@@ -296,7 +296,7 @@ impl Resource {
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
     fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
         self.node.note_missing_on_peer(d, completed);
-        let peers = &mut self.node.devices[d].peers_disk;
+        let peers = &mut self.node.devices[d].seen.peers_disk;
         if self.node.state.disk(d) == wire::DiskState::UpToDate && *peers == PeersDisk::Current {
             *peers = PeersDisk::Refused;
         }
@@ -489,7 +489,7 @@ impl Node {
     fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
         let bad = self.state.disk(d) < wire::DiskState::UpToDate;
         if completed && bad {
-            self.devices[d].peers_disk = PeersDisk::Stale;
+            self.devices[d].seen.peers_disk = PeersDisk::Stale;
         }
     }
 
@@ -499,11 +499,11 @@ impl Node {
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
         let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
         let dev = &mut self.devices[d];
-        let refused = dev.peers_disk == PeersDisk::Refused;
+        let refused = dev.seen.peers_disk == PeersDisk::Refused;
         if marked && (refused || alone) {
-            dev.peers_disk = PeersDisk::Stale;
+            dev.seen.peers_disk = PeersDisk::Stale;
         } else if refused {
-            dev.peers_disk = PeersDisk::Current;
+            dev.seen.peers_disk = PeersDisk::Current;
         }
     }
 }

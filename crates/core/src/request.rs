@@ -1,6 +1,7 @@
 //! Application requests: admission, merging, conflicts, registration, completion
 //! (`docs/spec/data-path-and-resync.md` 1).
 
+pub(crate) mod admission;
 pub(crate) mod legs;
 pub(crate) mod read;
 pub(crate) mod under_way;
@@ -30,7 +31,7 @@ use write::{Open, Submitted};
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        !self.requests.is_empty() || self.node.devices.values().any(|d| d.upper_pending > 0)
+        !self.requests.is_empty() || self.node.devices.values().any(|d| d.disk.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
@@ -39,11 +40,11 @@ impl Resource {
         let Some(dev) = self.node.devices.get_mut(d) else {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         };
-        dev.upper_pending += 1;
+        dev.disk.upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
         }
-        self.node.devices[d].incoming.push_back(Waiting { came: self.node.now, request: req });
+        self.node.devices[d].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
     }
 
     /// Moves what can go on: called once a turn, and whenever something was released.
@@ -53,22 +54,22 @@ impl Resource {
         }
         self.begin_first_write(d);
         let dev = &self.node.devices[d];
-        if dev.nothing_waits() && !dev.al_is_due() || !self.may_start_io(d) {
+        if dev.queue.is_idle() && !dev.al_is_due() || !self.may_start_io(d) {
             return;
         }
-        if std::mem::take(&mut self.node.devices[d].recheck) {
+        if std::mem::take(&mut self.node.devices[d].queue.recheck) {
             // Who must go on waiting is queued again behind the others.
-            for _ in 0..self.node.devices[d].blocked.len() {
-                let Some(write) = self.node.devices[d].blocked.pop_front() else { break };
+            for _ in 0..self.node.devices[d].queue.blocked.len() {
+                let Some(write) = self.node.devices[d].queue.blocked.pop_front() else { break };
                 self.admit(d, write);
             }
         }
-        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
             self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
         }
         let dev = &mut self.node.devices[d];
-        dev.merging.bring_neighbours_together(&mut dev.incoming);
-        while let Some(next) = self.node.devices[d].incoming.pop_front() {
+        dev.queue.merging.bring_neighbours_together(&mut dev.queue.incoming);
+        while let Some(next) = self.node.devices[d].queue.incoming.pop_front() {
             match next.request.kind {
                 RequestKind::Read => self.start_reads(d, next),
                 RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
@@ -83,27 +84,27 @@ impl Resource {
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
     fn serve_readers(&mut self, d: VolumeNr) {
-        if self.node.devices[d].nothing_waits() {
+        if self.node.devices[d].queue.is_idle() {
             return;
         }
         let may = self.may_be_read(d);
-        let incoming = std::mem::take(&mut self.node.devices[d].incoming);
+        let incoming = std::mem::take(&mut self.node.devices[d].queue.incoming);
         let (reads, others): (VecDeque<_>, _) =
             incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
-        self.node.devices[d].incoming = others;
+        self.node.devices[d].queue.incoming = others;
         self.refuse_waiting(d);
         reads.into_iter().for_each(|read| self.start_reads(d, read));
     }
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
     pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
-        for waiting in std::mem::take(&mut self.node.devices[d].incoming) {
+        for waiting in std::mem::take(&mut self.node.devices[d].queue.incoming) {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
-        for part in std::mem::take(&mut self.node.devices[d].parts_waiting) {
+        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
             self.end_owner(d, part.owner, Err(IoError::NotPrimary));
         }
-        for mut write in std::mem::take(&mut self.node.devices[d].blocked) {
+        for mut write in std::mem::take(&mut self.node.devices[d].queue.blocked) {
             self.give_up_repetition(&mut write);
             for owner in write.owners.into_iter() {
                 self.end_owner(d, owner, Err(IoError::NotPrimary));
@@ -115,8 +116,8 @@ impl Resource {
     pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
         let dev = &self.node.devices[d];
         let generation =
-            dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        if generation || dev.leaving.is_some() || self.waits_for_bitmaps(d) || self.gives_up_copy(d) {
+            dev.generation_in_flight() || self.generation_undecided(d) || !dev.due.first_write.lets_writes_begin();
+        if generation || dev.disk.leaving.is_some() || self.waits_for_bitmaps(d) || self.gives_up_copy(d) {
             return false;
         }
         let state = &self.node.state;
@@ -138,7 +139,7 @@ impl Resource {
         if let Some(limit) = self.longer_than(d, kind, range.len()) {
             return self.split_write(d, write, limit);
         }
-        if kind == WriteKind::Data && self.node.devices[d].is_followed(range) {
+        if kind == WriteKind::Data && self.node.devices[d].queue.is_followed(range) {
             let limit = self.longest(d, kind);
             self.node.devices[d].merge_followers(&mut write, limit);
         }
@@ -148,21 +149,21 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
         let dev = &self.node.devices[d];
-        let own = dev.writing.overlaps(write.range);
-        let resync = dev.resyncing.overlaps(write.range);
+        let own = dev.queue.writing.overlaps(write.range);
+        let resync = dev.queue.resyncing.overlaps(write.range);
         if own
             || resync
             || self.is_to_come(d, &write)
-            || dev.peer_writing.overlaps(write.range)
+            || dev.queue.peer_writing.overlaps(write.range)
             || self.follows_waiting(d, write.range)
         {
-            self.node.devices[d].blocked.push_back(write);
+            self.node.devices[d].queue.blocked.push_back(write);
             return;
         }
         let dev = &mut self.node.devices[d];
         write.admitted = self.node.now;
-        write.interval = dev.interval_id();
-        dev.writing.insert(write.range, write.interval, ());
+        write.interval = dev.queue.interval_id();
+        dev.queue.writing.insert(write.range, write.interval, ());
         self.take_al(d, write);
     }
 
@@ -177,8 +178,8 @@ impl Resource {
         if frozen
             || self.gives_up_copy(d)
             || self.node.devices[d].generation_in_flight()
-            || self.node.devices[d].first_write != FirstWrite::Nothing
-            || self.node.devices[d].peer_writing.overlaps(write.range)
+            || self.node.devices[d].due.first_write != FirstWrite::Nothing
+            || self.node.devices[d].queue.peer_writing.overlaps(write.range)
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -257,7 +258,7 @@ impl Resource {
     /// Back to those that wait for admission.
     fn put_back(&mut self, mut write: NewWrite) {
         self.leave(&mut write);
-        self.node.devices[write.device].blocked.push_back(write);
+        self.node.devices[write.device].queue.blocked.push_back(write);
     }
 
     /// A write that was admitted goes no further.
@@ -266,8 +267,8 @@ impl Resource {
         if std::mem::take(&mut write.al_held) {
             self.node.devices[d].release_al(write.range);
         }
-        self.node.devices[d].writing.remove(write.range.start, write.interval);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.writing.remove(write.range.start, write.interval);
+        self.node.devices[d].queue.recheck = true;
     }
 
     fn submit_local(&mut self, d: VolumeNr, key: u64) {
@@ -282,7 +283,7 @@ impl Resource {
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
         };
         let dev = &mut self.node.devices[d];
-        dev.written_bytes += len.0;
+        dev.stats.written_bytes += len.0;
         self.disk(d, Op::LocalWrite(key), action);
     }
 
@@ -295,7 +296,7 @@ impl Resource {
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
         }
-        self.node.devices[d].latencies.note(Stage::WriteDisk, took, n);
+        self.node.devices[d].stats.latencies.note(Stage::WriteDisk, took, n);
         w.disk_ends(result);
         if let Err(e) = result {
             for i in self.node.connections.ids() {
@@ -376,20 +377,20 @@ impl Resource {
         let took = self.node.now.since(came);
         self.node.application_done(d, began, range.len());
         let dev = &mut self.node.devices[d];
-        dev.latencies.note(Stage::WriteTotal, took, owners.count());
-        dev.merging.keep_pieces(data);
-        dev.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
+        dev.stats.latencies.note(Stage::WriteTotal, took, owners.count());
+        dev.queue.merging.keep_pieces(data);
+        dev.seen.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
         for i in cleared.and(self.node.connections.members()) {
             dev.clear_out_of_sync(i, range);
         }
-        dev.writing.remove(range.start, interval);
-        dev.recheck = true;
+        dev.queue.writing.remove(range.start, interval);
+        dev.queue.recheck = true;
         self.end_repetition(d, again);
         match owners {
             Owners::One(owner) => self.end_owner(d, owner, result),
             Owners::Many(mut all) => {
                 all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
-                self.node.devices[d].merging.keep_owners(all);
+                self.node.devices[d].queue.merging.keep_owners(all);
             }
         }
     }
@@ -434,7 +435,7 @@ impl Resource {
     pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
             Owner::Tag(tag) => {
-                self.node.devices[d].upper_pending -= 1;
+                self.node.devices[d].disk.upper_pending -= 1;
                 self.out.emit(Effect::Complete { tag, result });
             }
             Owner::Part(key) => self.end_part(d, key, result),
@@ -465,7 +466,7 @@ impl Node {
 
     fn note_waits(&mut self, write: &NewWrite) {
         let now = self.now;
-        let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
+        let (latencies, n) = (&mut self.devices[write.device].stats.latencies, write.owners.count());
         latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
         latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
     }
@@ -542,19 +543,9 @@ impl Node {
 }
 
 impl Device {
-    /// Is there no request that has not begun?
-    fn nothing_waits(&self) -> bool {
-        self.incoming.is_empty() && self.parts_waiting.is_empty() && self.blocked.is_empty()
-    }
-
-    /// Does the next request continue this one?
-    fn is_followed(&self, range: SectorRange) -> bool {
-        self.incoming.front().is_some_and(|next| next.request.sector == range.end)
-    }
-
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
     fn merge_followers(&mut self, write: &mut NewWrite, limit: u64) {
-        while let Some(Waiting { request: next, .. }) = self.incoming.front() {
+        while let Some(Waiting { request: next, .. }) = self.queue.incoming.front() {
             let RequestKind::Write { fua } = next.kind else { break };
             let Some(range) = SectorRange::new(next.sector, next.len) else { break };
             let joined = SectorRange { start: write.range.start, end: range.end };
@@ -562,12 +553,12 @@ impl Device {
             if range.start != write.range.end || joined.len().0 > limit || first != last {
                 break;
             }
-            let Waiting { came, request: next } = self.incoming.pop_front().expect("just seen");
+            let Waiting { came, request: next } = self.queue.incoming.pop_front().expect("just seen");
             write.range = joined;
             write.came = write.came.min(came);
             write.fua |= fua;
             let lists = (&mut write.data, &mut write.owners);
-            self.merging.join(lists, &next.data, Owner::Tag(next.tag));
+            self.queue.merging.join(lists, &next.data, Owner::Tag(next.tag));
         }
     }
 }

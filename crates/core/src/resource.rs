@@ -1,4 +1,5 @@
-//! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
+//! The resource: owner of devices and connections, dispatcher of inputs, queue of effects. It does nothing by itself;
+//! the crate's head has the order of calls.
 
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, IoError, LinkDown, LinkUp, MetaDone, MetaOp, OpId,
@@ -282,8 +283,8 @@ impl Resource {
         self.begin(now);
         let Some(op) = self.ops.remove(done.op.0) else { return };
         if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
-            self.node.devices[d].meta_pending -= 1;
-            self.node.devices[d].meta_since = now;
+            self.node.devices[d].disk.meta_pending -= 1;
+            self.node.devices[d].disk.meta_since = now;
         }
         match op {
             Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
@@ -366,7 +367,7 @@ impl Resource {
     pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
         self.mark_for_strangers(d, &action);
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
-            self.node.devices[d].local_pending += 1;
+            self.node.devices[d].disk.local_pending += 1;
         }
         let op = OpId(self.ops.insert(op));
         self.out.emit(Effect::Disk { op, volume: d, action });
@@ -374,10 +375,10 @@ impl Resource {
 
     pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
         let dev = &mut self.node.devices[d];
-        if dev.meta_pending == 0 {
-            dev.meta_since = self.node.now;
+        if dev.disk.meta_pending == 0 {
+            dev.disk.meta_since = self.node.now;
         }
-        dev.meta_pending += 1;
+        dev.disk.meta_pending += 1;
         let op = OpId(self.ops.insert(op));
         self.out.emit(Effect::Meta { op, volume: d, action });
     }
@@ -395,7 +396,7 @@ impl Resource {
     /// The own disk is done with a request of this device.
     fn lower_ended(&mut self, key: u64) -> Option<VolumeNr> {
         let d = self.requests.get(key)?.device();
-        self.node.devices[d].local_pending -= 1;
+        self.node.devices[d].disk.local_pending -= 1;
         Some(d)
     }
 

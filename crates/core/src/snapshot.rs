@@ -73,12 +73,12 @@ impl Node {
             size: dev.size.to_bytes(),
             old_metadata: dev.backing.as_ref().is_some_and(|b| b.md.format != meta::Format::V09),
             generations: [set.current, set.bitmap, set.history[0], set.history[1]],
-            read: ByteLen(dev.read_bytes),
-            written: ByteLen(dev.written_bytes),
-            al_writes: dev.al_writes,
-            bm_writes: dev.bm_writes,
-            upper_pending: dev.upper_pending,
-            lower_pending: dev.local_pending,
+            read: ByteLen(dev.stats.read_bytes),
+            written: ByteLen(dev.stats.written_bytes),
+            al_writes: dev.stats.al_writes,
+            bm_writes: dev.stats.bm_writes,
+            upper_pending: dev.disk.upper_pending,
+            lower_pending: dev.disk.local_pending,
             al_suspended: false,
         }
     }
@@ -135,6 +135,6 @@ impl Node {
     /// writes count as the requests that they are made of; a request of several parts counts once per part. `None` if
     /// there is no such volume.
     pub fn latencies(&self, volume: VolumeNr) -> Option<impl Iterator<Item = (Stage, &Histogram)>> {
-        Some(Stage::ALL.into_iter().zip(self.devices.get(volume)?.latencies.histograms()))
+        Some(Stage::ALL.into_iter().zip(self.devices.get(volume)?.stats.latencies.histograms()))
     }
 }

@@ -1,8 +1,8 @@
 //! Changing the state: a change is judged, the state that follows is stored as one value, and then what it brings with
 //! it is carried out, in order (`docs/spec/connection-and-state.md` 2.1 #12 and 2.8).
 //!
-//! Owns `Resource::state`; nobody else writes it. No change takes place within the carrying out of another one: what
-//! follows from that waits in `Resource::afterwards`.
+//! Owns `Node::state`; nobody else writes it. No change takes place within the carrying out of another one: what
+//! follows from that waits in `Resource::to_settle`, and [`Resource::settle`] drains it.
 
 pub(crate) mod to_settle;
 
@@ -148,7 +148,7 @@ impl Resource {
         }
         let writes_here = new.is_together() && new.peer == Role::Primary;
         if !writes_here || new.peer_disk >= DiskState::Inconsistent || new.disk != DiskState::UpToDate {
-            self.node.devices[d].generation_with_first_write = false;
+            self.node.devices[d].due.generation_with_first_write = false;
         }
         for effect in effects {
             self.carry_out(i, d, effect);
@@ -169,12 +169,12 @@ impl Resource {
         if failed || of_no_use {
             self.node.devices[d].lets_go(Leaving::InOrder);
         }
-        if self.node.devices[d].new_generation_pending && !self.node.state.is_frozen() {
+        if self.node.devices[d].due.new_generation_pending && !self.node.state.is_frozen() {
             self.settle_pending_generations();
             self.finish_held();
         }
         self.refresh_flags(d);
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.recheck = true;
     }
 
     /// The copy that users of this node see may be another one from now on.
@@ -182,7 +182,7 @@ impl Resource {
         let rises = old.role != Role::Primary && new.role == Role::Primary;
         if rises {
             // Its users begin with what there is.
-            self.node.devices[d].peers_disk.follow_users();
+            self.node.devices[d].seen.peers_disk.follow_users();
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
             self.node.note_disk_lost(d, !self.node.state.replicates_anywhere(d));
@@ -220,21 +220,21 @@ impl Resource {
         match (effect, i) {
             (E::ExposeCurrent, _) => {
                 if let Some(b) = &self.node.devices[d].backing {
-                    self.node.devices[d].exposed = b.md.current;
-                    self.node.devices[d].outrun = false;
-                    self.node.devices[d].lacks_peers_write = false;
-                    self.node.devices[d].peers_disk.follow_users();
+                    self.node.devices[d].seen.exposed = b.md.current;
+                    self.node.devices[d].seen.outrun = false;
+                    self.node.devices[d].seen.lacks_peers_write = false;
+                    self.node.devices[d].seen.peers_disk.follow_users();
                 }
             }
             (E::ClearCrashedPrimary, _) if self.has_writes_for_others(d) => {}
-            (E::ClearCrashedPrimary, _) => self.node.devices[d].crashed_primary = false,
+            (E::ClearCrashedPrimary, _) => self.node.devices[d].disk.crashed_primary = false,
             (E::Call(handler), _) => {
                 self.out.handler(handler, Some(d), None);
             }
             (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|i| self.restart_frozen(i)),
             (E::LiftNoData, _) => self.lift(Set::FrozenWithoutData(false)),
             (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(d) => {}
-            (E::DropPendingGeneration, _) => self.node.devices[d].new_generation_pending = false,
+            (E::DropPendingGeneration, _) => self.node.devices[d].due.new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
             (E::NewGeneration | E::GenerationWithFirstWrite, _) if self.in_mesh9() && !self.node.state.is_primary() => {
             }
@@ -244,7 +244,7 @@ impl Resource {
                 self.create_pending_generation(d);
                 self.settle_pending_generations();
             }
-            (E::MarkGenerationPending, _) => self.node.devices[d].new_generation_pending = true,
+            (E::MarkGenerationPending, _) => self.node.devices[d].due.new_generation_pending = true,
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
             (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(d),
             (E::NewGeneration, _) => {
@@ -257,7 +257,7 @@ impl Resource {
                 let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect();
                 nine.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NEW_DATAGEN));
             }
-            (E::GenerationWithFirstWrite, _) => self.node.devices[d].generation_with_first_write = true,
+            (E::GenerationWithFirstWrite, _) => self.node.devices[d].due.generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),
             (E::ResendRequests, Some(i)) => self.restart_frozen(i),
             (E::LiftFencing, Some(i)) => self.lift(Set::Unfenced(i, false)),
@@ -298,7 +298,7 @@ impl Resource {
         self.node.consider_repair(i, d, old, new);
         if !was.is_syncing() && is.is_syncing() {
             // It brings what was refused, and until its end the target is no good copy.
-            self.node.devices[d].peers_disk.gets_what_it_refused();
+            self.node.devices[d].seen.peers_disk.gets_what_it_refused();
             self.start_resync(i, d);
             self.node.connections[i].peer_devices[d].resync.known = was == Replication::WFBitMapS;
             self.resync_began(i, d, is.is_source());
@@ -329,7 +329,7 @@ impl Resource {
         if self.node.state.is_frozen() {
             return;
         }
-        self.node.devices.values_mut().for_each(|dev| dev.recheck = true);
+        self.node.devices.values_mut().for_each(|dev| dev.queue.recheck = true);
         self.settle_pending_generations();
         self.node.connections.ids().for_each(|i| self.restart_frozen(i));
         self.finish_held();
@@ -345,7 +345,7 @@ impl Node {
         let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids).map(|u| u.current);
         let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
         if let Some(current) = theirs.filter(|g| !fresh(g)) {
-            self.devices[d].exposed = current;
+            self.devices[d].seen.exposed = current;
         }
     }
 }
@@ -389,8 +389,9 @@ impl Node {
             holds_back: self.holds_back(),
             volumes: self.devices.map(|dev| VolumeFacts {
                 open: dev.openers.writers + dev.openers.readers > 0,
-                exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
-                at_attach: dev.attach_state,
+                exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.seen.exposed))
+                    && !dev.seen.outrun,
+                at_attach: dev.disk.attach_state,
                 call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
             }),
             peers: self.connections.iter().map(|(i, c)| (i, self.peer_facts(i, c))).collect(),

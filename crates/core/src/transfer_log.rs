@@ -1,7 +1,8 @@
 //! The transfer log: own writes that a peer has not confirmed for good, in the order in which it got them, with the
 //! barriers between their epochs (`docs/spec/data-path-and-resync.md` 1.6, 1.9).
 //!
-//! Owns [`TransferLog`], one per connection, and [`OwnEpoch`], one per resource.
+//! Owns [`TransferLog`], one per connection, and [`OwnEpoch`], one per resource. Of a write it knows the number of its
+//! request only.
 
 use std::collections::VecDeque;
 use units::{Duration, Instant};

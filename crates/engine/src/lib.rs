@@ -7,6 +7,17 @@
 //! memory of the write path is set aside at start ([`buffers::Pool`]) and running out is back-pressure; a failed disk
 //! flush is reported as a failed disk and never retried.
 //!
+//! What a process has below `RUN_DIR`, and who else uses it:
+//!
+//! * `RES.sock`: control, one line of JSON per message (`crates/control/src/message.rs`)
+//! * `RES-VOL.nbd`: NBD; the export `RES/VOL` is there while the node is Primary
+//! * `RES.dev`: FUSE mount with a door per volume, which is what applications open, and a hidden file per volume, on
+//!   which a loop device stands (`fuse_server`); `/dev/urbd/by-res/RES/VOL` and `/dev/drbd…` are links to the door
+//! * `RES.keeper`: descriptors in and out of `urbd keep RES` (`crates/frontends/src/keeper.rs`)
+//! * `RES.pid`: the process's id, and the lock that keeps a second one out (`exclusive`)
+//! * `RES.next`: a process that takes over says so as long as nobody listens (`crates/control/src/successor.rs`)
+//! * `RES.log`: what a process says that `urbd up` has started; a service writes to the journal (`log`)
+//!
 //! Must never: decide anything about replication. The only `unsafe` code is in `buffers`, `memory`, `ring` and `sys`.
 #![deny(unsafe_code)]
 

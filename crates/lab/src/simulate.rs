@@ -1,4 +1,4 @@
-//! `sim`: a command line for the simulator of whole clusters (`docs/testing.md`).
+//! `sim`: a command line for the simulator of whole clusters (`crates/sim/README.md`).
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use sim::{Campaign, FAILED};

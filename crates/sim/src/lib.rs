@@ -10,17 +10,8 @@
 //!
 //! Faults: a disk fails reads, writes, discards, flushes or metadata, hangs, loses and tears its cache with the power;
 //! a stream is cut, stands still or ends; a process dies in the middle of a turn, or is stopped for a while; a machine
-//! dies; operators detach, disconnect, force, invalidate, outdate, freeze and verify at any time. On ranges of seeds of
-//! their own (`extras.rs`): clocks that jump, run slow and fast, machines that are suspended and processes stopped for
-//! hours (from 100,000 on); sectors that rot, which verify must find (110,000); fencing policies whose handlers answer
-//! anything true, late, or never (120,000); two Primaries (130,000); any mixture of these (140,000);
-//! and options that users may set, from one end of their ranges to the other, on a network that has a bandwidth
-//! (`drawn.rs`, 1,000,000), and more of them (`further.rs`, 2,000,000); payload that is
-//! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000);
-//! DRBD 9's dialect (`nine.rs`, 4,000,000), more than two nodes that speak it (`many.rs`, 5,000,000), small worlds of
-//! three (`worlds.rs`, 5,700,000), what else three nodes may have (`widest.rs`, 5,800,000), volumes that come and go
-//! on two and three (`coming.rs`, 5,900,000), four and five that are parted (`many.rs`, 5,990,000),
-//! and nodes of which some decide as kernels do (`kernels.rs`, 6,000,000).
+//! dies; operators detach, disconnect, force, invalidate, outdate, freeze and verify at any time. Ranges of seeds of
+//! their own have further faults, options, dialects and numbers of nodes: `crates/sim/README.md` lists them.
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.

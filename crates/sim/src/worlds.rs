@@ -1,6 +1,6 @@
 //! Small worlds of three nodes, all of them: who was Primary, who was away, how the Primary ended and who had got its
 //! last write, who followed it, and in which order all meet again. Each is a plan with a seed of its own
-//! (`docs/testing.md`), so that what fails is looked at like any other seed.
+//! (`crates/sim/README.md`), so that what fails is looked at like any other seed.
 
 use crate::drawn::Drawn;
 use crate::plan::{Plan, Planned, Setup, Step, VolumeSetup, others};

@@ -3,7 +3,7 @@
 use std::fs;
 use urbd_sim::{Options, Plan, Step, run_plan, run_seed};
 
-/// How many fresh seeds these tests take, without optimisation; `tests/run` takes many more (`docs/testing.md`).
+/// How many fresh seeds these tests take, without optimisation; `tests/run` takes many more (`crates/sim/README.md`).
 const FRESH: u64 = 40;
 
 #[test]

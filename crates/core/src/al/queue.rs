@@ -15,6 +15,8 @@ pub(crate) struct AlQueue {
     pub(super) taken: VecDeque<(Ticket, AlJob)>,
     pub(super) transaction: Option<InFlight>,
     pub(super) streams: Streams,
+    /// The log has released or committed something: ask again for the refused.
+    pub(super) recheck: bool,
 }
 
 /// What goes on when its extents are hot.
@@ -32,6 +34,11 @@ pub(super) struct InFlight {
 }
 
 impl AlQueue {
+    /// The log has room again, perhaps.
+    pub(crate) fn ask_again(&mut self) {
+        self.recheck = true;
+    }
+
     /// Does something wait until others release their extents?
     pub(crate) fn is_starved(&self) -> bool {
         !self.refused.is_empty()

@@ -3,7 +3,7 @@
 use crate::api::{MetaOp, OpenedDisk};
 use crate::command::caller::Caller;
 use meta::{Layout, Superblock};
-use units::{BitSet, Instant};
+use units::{BitSet, Instant, NodeMask};
 
 /// Where an attach is.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub(crate) struct Attaching {
     pub(super) command: Option<Caller>,
     pub(super) opened: Option<OpenedDisk>,
     pub(super) step: Step,
+    /// The peers whose disks are Outdated, as the metadata say.
+    pub(super) outdated_peers: NodeMask,
 }
 
 #[derive(Debug)]

@@ -50,7 +50,7 @@ impl Node {
 
     /// When peers are asked again.
     pub(crate) fn attach_timer(&self) -> Option<Instant> {
-        let again = |dev: &crate::device::Device| match dev.attaching {
+        let again = |dev: &crate::device::Device| match dev.disk.attaching {
             Some(Attaching { step: Step::Consent(again), .. }) => again,
             _ => None,
         };
@@ -61,13 +61,13 @@ impl Node {
 impl Device {
     /// Are the peers being asked whether this disk may come into use?
     pub(crate) fn asks_to_attach(&self) -> bool {
-        matches!(self.attaching, Some(Attaching { step: Step::Consent(None), .. }))
+        matches!(self.disk.attaching, Some(Attaching { step: Step::Consent(None), .. }))
     }
 
     /// Is the disk being opened, or its metadata read? A node that shakes hands in 9's dialect meanwhile would be
     /// without a disk.
     pub(crate) fn is_opening(&self) -> bool {
-        let step = self.attaching.as_ref().map(|attaching| &attaching.step);
+        let step = self.disk.attaching.as_ref().map(|attaching| &attaching.step);
         step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
     }
 }

@@ -31,7 +31,7 @@ impl Resource {
     pub(super) fn primary_again(&mut self, id: Caller, inherited: Inherited) {
         for d in inherited.without_disk.iter().copied() {
             if self.node.devices.contains(d) {
-                self.node.devices[d].outrun |= self.node.state.disk(d) < DiskState::Inconsistent;
+                self.node.devices[d].seen.outrun |= self.node.state.disk(d) < DiskState::Inconsistent;
             }
         }
         let (since, stage) = (self.node.now, Progress::Waiting { resumed: false });
@@ -84,9 +84,9 @@ impl Resource {
 
     fn note_found(&mut self) {
         let Some(again) = &mut self.again else { return };
-        for d in again.found.ids().filter(|d| self.node.devices[*d].attaching.is_none()) {
+        for d in again.found.ids().filter(|d| self.node.devices[*d].disk.attaching.is_none()) {
             let (dev, disk) = (&self.node.devices[d], self.node.state.disk(d));
-            let disk = if disk == DiskState::Negotiating { dev.attach_state } else { disk };
+            let disk = if disk == DiskState::Negotiating { dev.disk.attach_state } else { disk };
             let generation = dev.backing.as_ref().map(|b| b.md.current);
             again.found[d].get_or_insert(Found { disk, generation });
         }
@@ -108,7 +108,7 @@ impl Resource {
 
     /// `resumed`: without waiting for a peer, and by force.
     fn try_again(&mut self, id: Caller, resumed: bool) {
-        if self.node.devices.values().any(|d| d.attaching.is_some()) {
+        if self.node.devices.values().any(|d| d.disk.attaching.is_some()) {
             return;
         }
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
@@ -191,7 +191,7 @@ impl Resource {
 impl Node {
     /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
     fn left_beside(&self) -> Option<NodeMask> {
-        self.devices.values().try_fold(NodeMask::default(), |all, dev| Some(all.or(dev.left_beside?)))
+        self.devices.values().try_fold(NodeMask::default(), |all, dev| Some(all.or(dev.disk.left_beside?)))
     }
 
     /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?

@@ -58,7 +58,7 @@ impl Resource {
         }
         let pairs = new.map(|new| rules::to_be_asked(&self.node.state, new)).unwrap_or_default();
         let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
-        let volumes = ours.map(|(_, d)| (d, self.node.devices[d].disks_seen)).collect();
+        let volumes = ours.map(|(_, d)| (d, self.node.devices[d].disk.disks_seen)).collect();
         let at = self.node.now;
         self.transaction.begin(Transaction::Request(Agreement {
             command,
@@ -111,7 +111,7 @@ impl Resource {
         if asked.change.sets_disk(d, DiskState::Failed) && !self.node.devices[d].can_detach() {
             return Ok(());
         }
-        let same_disks = asked.volumes.iter().all(|(d, disk)| self.node.devices[*d].disks_seen == *disk);
+        let same_disks = asked.volumes.iter().all(|(d, disk)| self.node.devices[*d].disk.disks_seen == *disk);
         let outcome = if !same_disks {
             Err(Refusal { code: Code::InTransientState, volume: Some(d) })
         } else {
@@ -225,8 +225,9 @@ impl Resource {
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..));
         let judges = change.sets().any(|set| matches!(set, Set::Disk(..)) || of_peer(&set));
-        let undecided =
-            |d: VolumeNr| self.node.devices[d].attaching.is_some() || self.node.state.disk(d) == DiskState::Negotiating;
+        let undecided = |d: VolumeNr| {
+            self.node.devices[d].disk.attaching.is_some() || self.node.state.disk(d) == DiskState::Negotiating
+        };
         let waits = d.map_or_else(|| self.node.devices.ids().any(undecided), undecided);
         let leaves = change.sets().any(|set| set == Set::Connection(i, ConnectionState::TearDown));
         let result = match d {

@@ -23,7 +23,7 @@ impl Resource {
         if self.node.devices[d].backing.is_none() {
             return self.end(Some(id), Ok(()));
         }
-        if self.node.devices[d].attaching.is_some() {
+        if self.node.devices[d].disk.attaching.is_some() {
             if !force {
                 let text = "the disk is just being attached: try again when that has ended";
                 return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
@@ -33,7 +33,7 @@ impl Resource {
         }
         if force {
             self.node.devices[d].lets_go(Leaving::AtOnce);
-            self.node.devices[d].detach_commands.push(id);
+            self.node.devices[d].disk.detach_commands.push(id);
             self.took_place(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);
         }
@@ -43,7 +43,7 @@ impl Resource {
     /// Does somebody wait for this disk to be let go of?
     pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
         let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
-        !self.node.devices[d].detach_commands.is_empty()
+        !self.node.devices[d].disk.detach_commands.is_empty()
             || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
@@ -61,7 +61,7 @@ impl Resource {
         }
         match self.agree(id, &change) {
             Ok(true) => {
-                self.node.devices[d].detach_commands.push(id);
+                self.node.devices[d].disk.detach_commands.push(id);
                 Progress::Left
             }
             Ok(false) => at(GiveUp::Sent),
@@ -177,7 +177,7 @@ impl Resource {
     }
 
     pub(super) fn outdate(&mut self, id: Caller, d: VolumeNr) {
-        if self.node.devices[d].attaching.is_some() {
+        if self.node.devices[d].disk.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
         }
@@ -233,7 +233,7 @@ impl Resource {
         } else {
             self.begin_by_command(d, partner, (clear_bitmap, skip));
         }
-        self.node.devices[d].exposed = self.node.devices[d].uuids(partner).current;
+        self.node.devices[d].seen.exposed = self.node.devices[d].uuids(partner).current;
         if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
             self.node.peer_has_our_generations(i, d);
@@ -260,7 +260,7 @@ impl Node {
     /// One that is being attached is not there yet, one that is being let go of not any more.
     pub(super) fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
         let dev = &self.devices[d];
-        if dev.attaching.is_some() {
+        if dev.disk.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return Err(failure(Code::InTransientState.code(), text));
         }
@@ -295,6 +295,6 @@ impl Node {
 impl Device {
     /// Is there a disk in use that a detach would let go of?
     pub(super) fn can_detach(&self) -> bool {
-        self.backing.is_some() && self.attaching.is_none()
+        self.backing.is_some() && self.disk.attaching.is_none()
     }
 }

@@ -29,7 +29,7 @@ impl Resource {
             return Progress::Ended(Err(failure(Code::TwoPrimaries.code(), text)));
         }
         // What a lost peer wrote and is still on its way to a disk would change under the applications.
-        if self.node.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
+        if self.node.devices.values().any(|d| d.disk.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
         }
         let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
@@ -166,8 +166,8 @@ impl Resource {
             let connected = view.is_together();
             let promoted = roles::promoted(forced.contains(&d), connected, view.disk, view.peer_disk);
             // With 9's dialect it begins with the first write; of what has no data, with the data.
-            let later =
-                self.node.state.volumes[d].unused || self.node.devices[d].first_write.is_due() && !forced.contains(&d);
+            let later = self.node.state.volumes[d].unused
+                || self.node.devices[d].due.first_write.is_due() && !forced.contains(&d);
             if forced.contains(&d) && self.has_peers_of_9() {
                 self.begin_forced9(d);
             } else if promoted.new_generation && !later {

@@ -1,4 +1,5 @@
-//! The one transaction that this node takes part in, of whichever dialect.
+//! The one transaction that this node takes part in, of whichever dialect: a request of 8.4's (`agreement.rs`), or a
+//! change in two phases (`two_phase.rs`). A second one waits or is refused.
 
 use crate::command::agreement::asked::Agreement;
 use crate::command::caller::Caller;

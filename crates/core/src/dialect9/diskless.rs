@@ -39,7 +39,7 @@ impl Resource {
         let current = self.draw_generation().with_primary_bit(true);
         self.close_epoch();
         let dev = &mut self.node.devices[d];
-        dev.exposed = current;
+        dev.seen.exposed = current;
         self.node.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));

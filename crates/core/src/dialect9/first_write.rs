@@ -38,7 +38,7 @@ impl Resource {
         }
         let speaks = self.has_peers_of_9();
         let due = is == Role::Primary && speaks;
-        self.node.devices.values_mut().for_each(|dev| dev.first_write.put_due(due));
+        self.node.devices.values_mut().for_each(|dev| dev.due.first_write.put_due(due));
     }
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
@@ -46,8 +46,8 @@ impl Resource {
         let good = |s: &State, d| s.role == Role::Primary && s.disk(d) == DiskState::UpToDate;
         for d in self.node.devices.ids() {
             let comes = old.role == Role::Primary && !good(old, d) && good(&self.node.state, d);
-            if comes && self.in_mesh9() && self.node.devices[d].first_write == FirstWrite::Nothing {
-                self.node.devices[d].first_write.put_due(true);
+            if comes && self.in_mesh9() && self.node.devices[d].due.first_write == FirstWrite::Nothing {
+                self.node.devices[d].due.first_write.put_due(true);
             }
         }
     }
@@ -59,30 +59,30 @@ impl Resource {
         let waits = speaks_9(&self.node.connections[i]) && self.node.state.is_primary();
         let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
         if waits {
-            self.node.devices[d].first_write.put_due(true);
+            self.node.devices[d].due.first_write.put_due(true);
         }
         waits
     }
 
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
-        if self.node.devices[d].first_write != FirstWrite::Due {
+        if self.node.devices[d].due.first_write != FirstWrite::Due {
             return;
         }
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
         let dev = &self.node.devices[d];
-        let waits = dev.incoming.iter().any(writes) || !dev.blocked.is_empty();
+        let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty();
         if !waits {
             return;
         }
-        self.node.devices[d].first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
+        self.node.devices[d].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
         self.go_on_with_first_write(d);
     }
 
     /// A peer has answered a ping, or is gone.
     pub(crate) fn answered_for_first_write(&mut self, i: NodeId) {
         for d in self.node.devices.ids() {
-            if let FirstWrite::Pinging(waits) = &mut self.node.devices[d].first_write {
+            if let FirstWrite::Pinging(waits) = &mut self.node.devices[d].due.first_write {
                 waits.settle(i, |ping| self.node.connections[i].pings.has_answered(ping));
                 self.go_on_with_first_write(d);
             }
@@ -97,12 +97,12 @@ impl Resource {
     /// Not between what a peer is told of this node's generations and the connection that follows from it: it would
     /// count as equal to a node that has begun another one.
     fn go_on_with_first_write(&mut self, d: VolumeNr) {
-        match &self.node.devices[d].first_write {
+        match &self.node.devices[d].due.first_write {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
-        self.node.devices[d].recheck = true;
-        self.node.devices[d].first_write = FirstWrite::Nothing;
+        self.node.devices[d].queue.recheck = true;
+        self.node.devices[d].due.first_write = FirstWrite::Nothing;
         self.begin_among_peers9(d);
     }
 
@@ -126,7 +126,7 @@ impl Resource {
             b.md.push_history(old, None);
         }
         let fresh = b.md.current;
-        self.node.devices[d].exposed = fresh;
+        self.node.devices[d].seen.exposed = fresh;
         self.crash_is_past(d);
         self.generation_changed(d);
         self.out.status_changed = true;
@@ -140,7 +140,7 @@ impl Resource {
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
         if self.begin_generation9(d, None) {
-            self.node.devices[d].first_write = FirstWrite::Writing { due: false };
+            self.node.devices[d].due.first_write = FirstWrite::Writing { due: false };
             self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
         }
     }
@@ -148,7 +148,7 @@ impl Resource {
     /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
     /// is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
-        self.node.devices[d].first_write = FirstWrite::Nothing;
+        self.node.devices[d].due.first_write = FirstWrite::Nothing;
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
         let bad = self.node.state.pairs(d).filter(inconsistent).map(|(i, _)| i).collect();
         let unmarked = self.unmarked_peers(d);
@@ -204,8 +204,8 @@ impl Node {
 impl Device {
     /// The generation is on disk, or there is no disk any more: no write waits for it.
     pub(crate) fn first_write_settled(&mut self) {
-        let FirstWrite::Writing { due } = self.first_write else { return };
-        self.first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
-        self.recheck = true;
+        let FirstWrite::Writing { due } = self.due.first_write else { return };
+        self.due.first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
+        self.queue.recheck = true;
     }
 }

@@ -186,7 +186,7 @@ impl Resource {
         let fresh = current.with_primary_bit(false);
         if self.node.state.disk(d) < DiskState::Inconsistent {
             // A disk that is being given up gets none of the writes that follow.
-            self.node.devices[d].exposed = fresh;
+            self.node.devices[d].seen.exposed = fresh;
             return;
         }
         if self.in_mesh9() && weak.contains(self.node.cfg.node) {
@@ -199,7 +199,7 @@ impl Resource {
         let own = self.node.cfg.node;
         let Some(b) = &mut self.node.devices[d].backing else { return };
         b.md.receive_new_current(own, fresh, weak, rotate);
-        self.node.devices[d].exposed = fresh;
+        self.node.devices[d].seen.exposed = fresh;
         self.crash_is_past(d);
         self.generation_changed(d);
         self.out.status_changed = true;
@@ -291,7 +291,7 @@ impl Node {
         let mut others = self.state.pairs(d).filter(|(other, _)| *other != i && self.state.is_connected(*other));
         let good = |pair: &PairState| pair.disk == DiskState::UpToDate && self.state.disk(d) == DiskState::UpToDate;
         let past = !self.connections[i].decides_by(Private::StaysCrashed) && others.any(|(_, pair)| good(pair));
-        self.devices[d].crashed_primary && !(past && self.in_mesh9())
+        self.devices[d].disk.crashed_primary && !(past && self.in_mesh9())
     }
 
     /// What a node's slot counts from, as a peer is told. That of a source of this node, which has another generation,

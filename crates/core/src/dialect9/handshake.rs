@@ -506,7 +506,7 @@ impl Node {
     /// The own disk; while it is being negotiated what its metadata say.
     fn disk_in_handshake(&self, d: VolumeNr) -> DiskState {
         let disk = self.state.disk(d);
-        if disk == DiskState::Negotiating { self.devices[d].attach_state } else { disk }
+        if disk == DiskState::Negotiating { self.devices[d].disk.attach_state } else { disk }
     }
 
     /// Have two nodes decided to connect, which they have not done yet?

@@ -176,7 +176,7 @@ impl Resource {
             Request::Write(w) if w.device == d => Some(w.range),
             _ => None,
         };
-        let of_peers = self.node.devices[d].peer_writing.overlapping(range).map(|(range, ..)| range);
+        let of_peers = self.node.devices[d].queue.peer_writing.overlapping(range).map(|(range, ..)| range);
         let open = self.node.connections.values().flat_map(|c| c.unsettled.iter());
         let open = open.filter(|write| write.volume == d).map(|write| write.range);
         let all = self.requests.iter().filter_map(|(_, r)| own(r)).chain(of_peers).chain(open);

@@ -27,7 +27,7 @@ impl Resource {
     /// A write of a peer was refused, as the disk is given up: it is too old when it comes back, also if that peer is
     /// lost before it has begun a generation without it.
     pub(crate) fn lacks_peers_write(&mut self, d: VolumeNr) {
-        self.node.devices[d].lacks_peers_write |= self.in_mesh9() && !self.usable(d);
+        self.node.devices[d].seen.lacks_peers_write |= self.in_mesh9() && !self.usable(d);
     }
 
     /// Others are in need of the activity log.
@@ -231,7 +231,7 @@ impl Resource {
     /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
     pub(super) fn crash_is_past(&mut self, d: VolumeNr) {
         if self.in_mesh9() {
-            self.node.devices[d].crashed_primary = false;
+            self.node.devices[d].disk.crashed_primary = false;
         }
     }
 
@@ -244,7 +244,7 @@ impl Resource {
             };
             let gets = self.node.state.pairs(d).any(from_survivor);
             if old.disk(d) > DiskState::Outdated && self.node.state.disk(d) == DiskState::Outdated && !gets {
-                self.node.devices[d].crashed_primary = false;
+                self.node.devices[d].disk.crashed_primary = false;
             }
         }
     }
@@ -447,7 +447,7 @@ impl Node {
     pub(super) fn has_got_from_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
         let told = self.connections[i].peer_devices[d].link.told.uuids110.as_ref();
         let source = told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY));
-        let own = self.devices[d].crashed_primary && self.state.peers[i].role() != Role::Primary;
+        let own = self.devices[d].disk.crashed_primary && self.state.peers[i].role() != Role::Primary;
         (source || own) && self.has_writes_for_others(d)
     }
 

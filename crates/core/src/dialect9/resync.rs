@@ -303,7 +303,7 @@ impl Resource {
             self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::Nothing;
             self.node.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
-            self.node.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
+            self.node.devices[d].disk.crashed_primary = self.has_got_from_crashed(i, d);
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.node.state.peer_disk(i, d)));
             // Other sources of the same data have nothing more for it: what they lack of each other they compare.
@@ -367,7 +367,7 @@ impl Resource {
             source.bitmaps[node.index()] = *counted;
         }
         b.md.finish_as_target(own, &source, same, at_start, self.node.state.is_primary(), position);
-        self.node.devices[d].exposed = told.current;
+        self.node.devices[d].seen.exposed = told.current;
         self.generation_changed(d);
         self.out.status_changed = true;
     }
@@ -423,7 +423,7 @@ impl Resource {
             return;
         }
         let writes = self.node.state.is_primary();
-        let unwritten = self.node.devices[d].first_write == FirstWrite::Due;
+        let unwritten = self.node.devices[d].due.first_write == FirstWrite::Due;
         let hears = |n: &NodeId| {
             !writes || unwritten && !self.node.state.is_connected(*n) && self.node.devices[d].bits_left(*n) == 0
         };

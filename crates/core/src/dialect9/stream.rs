@@ -30,7 +30,7 @@ impl Resource {
             return;
         }
         let own = self.node.state.replication(i, d);
-        self.node.devices[d].recheck |= own == Replication::WFBitMapS;
+        self.node.devices[d].queue.recheck |= own == Replication::WFBitMapS;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.out.give_up(i, reason, reason.to_string());
         }
@@ -58,7 +58,7 @@ impl Resource {
         if self.node.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
             // There is no second disk to compare with any more.
             let stale = self.node.state.is_primary() && self.node.devices[d].disk_lags_behind_users();
-            let worth = if stale { DiskState::Failed } else { self.node.devices[d].attach_state };
+            let worth = if stale { DiskState::Failed } else { self.node.devices[d].disk.attach_state };
             change.push(Set::Disk(d, worth));
         }
         if self.source_unawares(i, d, theirs) {

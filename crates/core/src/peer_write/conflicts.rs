@@ -5,13 +5,12 @@ use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::topic::Topic;
 use crate::node::Node;
-use crate::peer_device::PeerDevice;
 use crate::peer_write::held::change_of;
 use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
 use crate::request::write::{Local, Write};
 use crate::rows::hit;
-use units::{NodeId, SectorRange, VolumeNr, is_after};
+use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, DpFlags, Packet};
 
 impl Resource {
@@ -35,14 +34,14 @@ impl Resource {
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local() == Local::Pending;
-            let lacks_number = both && self.node.connections[i].peer_devices[d].lacks_number_before(seq);
+            let lacks_number = both && self.node.connections[i].peer_devices[d].link.io.lacks_number_before(seq);
             let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
             if both && (lacks_number || unwritten) {
                 hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
             }
             return lacks_number || unwritten;
         }
-        let unsettled = range.is_some_and(|r| self.node.devices[d].writing.overlaps(r));
+        let unsettled = range.is_some_and(|r| self.node.devices[d].queue.writing.overlaps(r));
         if unsettled {
             hit("conflicts", || "waits: own writes".to_owned());
         }
@@ -51,7 +50,7 @@ impl Resource {
 
     /// Own writes to this range that have begun and are not complete.
     fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
-        let some = self.node.devices[d].writing.overlaps(range).then(|| self.requests.iter());
+        let some = self.node.devices[d].queue.writing.overlaps(range).then(|| self.requests.iter());
         some.into_iter().flatten().filter_map(move |(_, r)| match r {
             Request::Write(w) if w.device == d && w.is_open() && w.range.overlaps(range) => Some(w),
             _ => None,
@@ -110,7 +109,7 @@ impl Node {
     pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some((_, seq)) = change_of(packet) else { return false };
         let pd = self.connections[i].peer_devices.get(volume);
-        pd.is_some_and(|pd| self.resolves_conflicts(i) && pd.lacks_number_before(seq))
+        pd.is_some_and(|pd| self.resolves_conflicts(i) && pd.link.io.lacks_number_before(seq))
     }
 
     /// Two Primaries, and this node resolves conflicts.
@@ -134,12 +133,5 @@ impl Node {
             hit("conflicts", || "waits: the other's".to_owned());
         }
         follows
-    }
-}
-
-impl PeerDevice {
-    fn lacks_number_before(&self, seq: u32) -> bool {
-        let seen = self.link.io.peer_seq;
-        is_after(seq.wrapping_sub(1), seen)
     }
 }

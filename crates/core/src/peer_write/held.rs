@@ -1,4 +1,5 @@
-//! Packets of the data stream that wait here.
+//! Packets of a peer's data stream that wait for what came before them: [`DataQueue`], one per connection. None
+//! overtakes another.
 
 use crate::api::Segments;
 use crate::peer_write::write::PACKET_COST;

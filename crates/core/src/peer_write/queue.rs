@@ -42,7 +42,7 @@ impl Resource {
             }
             self.node.connections[i].held.goes_on(&next);
             if let Some(dev) = self.node.devices.get_mut(next.volume) {
-                dev.recheck |= changes_data(&next.packet);
+                dev.queue.recheck |= changes_data(&next.packet);
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
             self.end_links();
@@ -51,7 +51,7 @@ impl Resource {
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
     fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
-        let begins = self.node.devices.get(d).is_some_and(|dev| dev.generation_with_first_write);
+        let begins = self.node.devices.get(d).is_some_and(|dev| dev.due.generation_with_first_write);
         if begins && changes_data(packet) {
             self.new_generation(d);
             self.tell_uuids(d, wire::UuidFlags::NONE);
@@ -62,8 +62,8 @@ impl Resource {
     fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
         let Some(dev) = self.node.devices.get(d) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            let resyncing = |r| !dev.resyncing.is_empty() && self.resync_writing(d, r);
-            range.is_some_and(|r| dev.peer_writing.overlaps(r) || resyncing(r))
+            let resyncing = |r| !dev.queue.resyncing.is_empty() && self.resync_writing(d, r);
+            range.is_some_and(|r| dev.queue.peer_writing.overlaps(r) || resyncing(r))
         };
         let c = &self.node.connections[i];
         if c.peer_has_enough(packet) {
@@ -72,14 +72,14 @@ impl Resource {
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
-            let may_meet_own = !dev.writing.is_empty() || c.cfg.two_primaries;
+            let may_meet_own = !dev.queue.writing.is_empty() || c.cfg.two_primaries;
             return unsettled || overlaps(range) || may_meet_own && self.must_wait_for_local(i, d, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
             Packet::DataRequest(r) => overlaps(r.range()),
             Packet::OutOfSync(r) => overlaps(r.range()),
-            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
+            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.queue.peer_writing.is_empty(),
             _ => false,
         }
     }

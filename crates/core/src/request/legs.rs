@@ -1,7 +1,8 @@
 //! What each peer has of a write, and what of its word is still to come: one leg per peer.
 //!
 //! Owns [`Legs`]. What happens towards a peer is told to it by the name of the event; the questions that every answer
-//! brings with it (may the write be completed, can nothing change any more) are answered from a tally.
+//! brings with it (may the write be completed, can nothing change any more) are answered from a tally. It neither sends
+//! nor touches a bitmap: `replicate.rs` does what follows.
 
 use std::fmt;
 use units::{NodeId, NodeMask};

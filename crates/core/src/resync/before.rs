@@ -108,7 +108,7 @@ impl Resource {
         // may still be lost here, and then nothing but this bitmap knows of it.
         self.write_bitmap(d);
         if let Some(u) = &self.node.connections[i].peer_devices[d].link.told.uuids {
-            self.node.devices[d].exposed = u.current;
+            self.node.devices[d].seen.exposed = u.current;
         }
         let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
         self.enter_resync(i, change.and(Set::Disk(d, DiskState::Inconsistent)));

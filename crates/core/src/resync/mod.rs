@@ -116,10 +116,10 @@ impl Resource {
                 self.node.connections[i].peer_devices[d].resync.blocks.insert(id, block);
                 continue;
             }
-            self.node.devices[d].resyncing.remove(block.range.start, id);
+            self.node.devices[d].queue.resyncing.remove(block.range.start, id);
             self.out.release(block.into_data());
         }
-        self.node.devices[d].recheck = true;
+        self.node.devices[d].queue.recheck = true;
     }
 
     /// The disk is closed: whatever was being written to it is nobody's business any more.
@@ -128,7 +128,7 @@ impl Resource {
             self.abandon_resync(i, d);
             let blocks = std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.blocks);
             for (id, block) in blocks {
-                self.node.devices[d].resyncing.remove(block.range.start, id);
+                self.node.devices[d].queue.resyncing.remove(block.range.start, id);
                 self.out.release(block.into_data());
             }
         }
@@ -157,7 +157,10 @@ impl Resource {
     /// Something unfinished of an application or the peer lies on these blocks.
     fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.node.devices[d];
-        if dev.writing.overlaps(range) || dev.peer_writing.overlaps(range) || dev.resyncing.overlaps(range) {
+        if dev.queue.writing.overlaps(range)
+            || dev.queue.peer_writing.overlaps(range)
+            || dev.queue.resyncing.overlaps(range)
+        {
             return true;
         }
         // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
@@ -174,7 +177,7 @@ impl Resource {
         if !self.in_mesh9() {
             return;
         }
-        let ids: Vec<u64> = self.node.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        let ids: Vec<u64> = self.node.devices[d].queue.resyncing.overlapping(range).map(|(_, id, ())| id).collect();
         for id in ids {
             self.node.connections[i].peer_devices[d]
                 .block_mut(id)
@@ -185,10 +188,10 @@ impl Resource {
 
     /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
     pub(crate) fn overtake_answers(&mut self, writer: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.in_mesh9() || !self.node.devices[d].resyncing.overlaps(range) {
+        if !self.in_mesh9() || !self.node.devices[d].queue.resyncing.overlaps(range) {
             return;
         }
-        let ids: Vec<u64> = self.node.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        let ids: Vec<u64> = self.node.devices[d].queue.resyncing.overlapping(range).map(|(_, id, ())| id).collect();
         let sources =
             self.node.connections.ids().filter(|i| *i != writer && self.node.state.replication(*i, d).is_target());
         for i in sources.collect::<Vec<_>>() {
@@ -250,8 +253,8 @@ impl Node {
     }
 
     fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
-        let id = self.devices[d].interval_id();
-        self.devices[d].resyncing.insert(range, id, ());
+        let id = self.devices[d].queue.interval_id();
+        self.devices[d].queue.resyncing.insert(range, id, ());
         let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
         let (since, name) = (self.now, self.connections[i].name_of_request(name));
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -273,8 +276,8 @@ impl Node {
             rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
         }
         rs.heard = now;
-        self.devices[d].resyncing.remove(block.range.start, id);
-        self.devices[d].recheck = true;
+        self.devices[d].queue.resyncing.remove(block.range.start, id);
+        self.devices[d].queue.recheck = true;
         Some(block)
     }
 
@@ -309,7 +312,7 @@ impl Node {
     /// A block may be that of any peer: what another peer writes must not overtake it either.
     pub(crate) fn resync_writing(&self, d: VolumeNr, range: SectorRange) -> bool {
         let block = |id: u64| self.connections.values().find_map(|c| c.peer_devices[d].resync.blocks.get(&id));
-        self.devices[d].resyncing.overlapping(range).any(|(_, id, ())| {
+        self.devices[d].queue.resyncing.overlapping(range).any(|(_, id, ())| {
             matches!(block(id).map(|b| &b.step), Some(Step::Writing(_) | Step::Abandoned(_) | Step::Checking(_)))
         })
     }
@@ -332,7 +335,7 @@ impl Node {
         let name = self.connections[i].name_of_request(name.0);
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
         let fits = |b: &Block| b.range == range && b.name == name && wanted(&b.step);
-        let mut there = self.devices[d].resyncing.overlapping(range);
+        let mut there = self.devices[d].queue.resyncing.overlapping(range);
         there.find(|(_, id, ())| blocks.get(id).is_some_and(fits)).map(|(_, id, ())| id)
     }
 
@@ -347,7 +350,7 @@ impl Node {
         let range = range?;
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
         let fits = |r: SectorRange, id: u64| r.contains(range) && blocks.get(&id).is_some_and(|b| wanted(&b.step));
-        self.devices[d].resyncing.overlapping(range).find(|(r, id, ())| fits(*r, *id)).map(|(_, id, ())| id)
+        self.devices[d].queue.resyncing.overlapping(range).find(|(r, id, ())| fits(*r, *id)).map(|(_, id, ())| id)
     }
 
     /// Has the disk kept a resync's operation for `limit`?
@@ -416,7 +419,7 @@ impl Connection {
 impl Device {
     /// Is an application's request, or a peer's write, being worked on?
     fn application_busy(&self) -> bool {
-        self.local_pending > 0 || !self.writing.is_empty() || !self.peer_writing.is_empty()
+        self.disk.local_pending > 0 || !self.queue.writing.is_empty() || !self.queue.peer_writing.is_empty()
     }
 
     fn resync_config(&self) -> ResyncConfig {

@@ -14,8 +14,8 @@ impl Resource {
         if self.node.connections[i].peer_devices[d].resync.marks.note(now, left) {
             self.out.status_changed = true;
         }
-        if now.since(self.node.devices[d].last_lazy_bitmap) >= Duration::from_secs(2) {
-            self.node.devices[d].last_lazy_bitmap = now;
+        if now.since(self.node.devices[d].disk.last_lazy_bitmap) >= Duration::from_secs(2) {
+            self.node.devices[d].disk.last_lazy_bitmap = now;
             self.write_bitmap(d);
         }
     }

@@ -162,7 +162,7 @@ impl Resource {
         if let Some(b) = &mut self.node.connections[i].peer_devices[d].resync.brake {
             b.serving(range.len().0);
         }
-        self.node.devices[d].read_bytes += range.len().0;
+        self.node.devices[d].stats.read_bytes += range.len().0;
         let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes };
         self.resync_disk(i, d, id, false, read);
     }
@@ -315,6 +315,8 @@ impl Resource {
 impl Device {
     /// Something unfinished lies on these blocks.
     fn occupied(&self, range: SectorRange) -> bool {
-        self.writing.overlaps(range) || self.peer_writing.overlaps(range) || self.resyncing.overlaps(range)
+        self.queue.writing.overlaps(range)
+            || self.queue.peer_writing.overlaps(range)
+            || self.queue.resyncing.overlaps(range)
     }
 }

@@ -67,7 +67,7 @@ impl Resource {
             controller.asked(range.len().0);
         }
         if csums {
-            self.node.devices[d].read_bytes += range.len().0;
+            self.node.devices[d].stats.read_bytes += range.len().0;
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             return self.resync_disk(i, d, id, false, read);
         }
@@ -192,7 +192,7 @@ impl Resource {
                 continue;
             }
             let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.node.devices[d].peer_writing.overlaps(block.range) {
+            if self.node.devices[d].queue.peer_writing.overlaps(block.range) {
                 self.node.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
@@ -204,7 +204,7 @@ impl Resource {
             } else if data == Segments::None {
                 zeroes.push((range, id));
             } else {
-                self.node.devices[d].written_bytes += data.len();
+                self.node.devices[d].stats.written_bytes += data.len();
                 let write = DiskOp::Write { sector: range.start, data, fua: false };
                 self.resync_disk(i, d, id, true, write);
             }
@@ -342,7 +342,7 @@ impl Node {
     pub(super) fn wants_checksums(&self, i: NodeId, d: VolumeNr) -> bool {
         let c = &self.connections[i];
         let target = self.state.replication(i, d).is_target();
-        let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
+        let occasion = !c.cfg.csums_after_crash_only || self.devices[d].disk.crashed_primary;
         target && c.cfg.usable_csums().is_some() && c.version() >= 89 && occasion
     }
 

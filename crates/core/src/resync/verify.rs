@@ -182,7 +182,7 @@ impl Resource {
     fn check_blocks(&mut self, i: NodeId, d: VolumeNr) {
         for id in std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.node.devices[d].peer_writing.overlaps(block.range) {
+            if self.node.devices[d].queue.peer_writing.overlaps(block.range) {
                 self.node.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
@@ -194,7 +194,7 @@ impl Resource {
                     continue;
                 }
             }
-            self.node.devices[d].read_bytes += range.len().0;
+            self.node.devices[d].stats.read_bytes += range.len().0;
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             self.resync_disk(i, d, id, false, read);
         }

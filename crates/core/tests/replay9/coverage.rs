@@ -1,4 +1,4 @@
-//! Which part of a recording is replayed with which node replaced: what `docs/testing.md` lists is true.
+//! Which part of a recording is replayed with which node replaced: what `recordings.md` lists is true.
 
 use crate::capture::recordings_in;
 use crate::recording::Said;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use units::{Duration, Instant, NodeId};
 
-const TABLE: &str = include_str!("../../../../docs/testing.md");
+const TABLE: &str = include_str!("recordings.md");
 
 /// Packets that a test leaves out, or hears at another time, do not make a part of it.
 const NEAR: Duration = Duration::from_millis(50);
@@ -86,9 +86,9 @@ impl Drop for Played {
             return;
         }
         let text = self.text();
-        let row = row(self.recording).unwrap_or_else(|| panic!("not in docs/testing.md: {:02}", self.recording));
+        let row = row(self.recording).unwrap_or_else(|| panic!("not in recordings.md: {:02}", self.recording));
         let listed = row[self.node.index()].split(", ").any(|part| part == text);
-        assert!(listed, "docs/testing.md does not list of {:02}, node {}: {text}", self.recording, self.node.index());
+        assert!(listed, "recordings.md does not list of {:02}, node {}: {text}", self.recording, self.node.index());
     }
 }
 
@@ -98,7 +98,7 @@ fn all_recordings_are_listed() {
     for file in recordings_in("wire9") {
         let name = file.file_name().expect("a file").to_string_lossy().into_owned();
         let row = row(name[..2].parse().expect("a number"));
-        let row = row.unwrap_or_else(|| panic!("not in docs/testing.md: {name}"));
+        let row = row.unwrap_or_else(|| panic!("not in recordings.md: {name}"));
         let [nodes @ .., reason, ""] = row.as_slice() else { panic!("a row of {name}: {row:?}") };
         let whole = nodes.iter().all(|node| node.is_empty() || *node == "whole");
         assert!(whole || !reason.is_empty(), "no reason why {name} is not replayed whole");

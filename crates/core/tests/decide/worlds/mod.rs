@@ -4,7 +4,8 @@
 //!
 //! The nodes are models, but every decision is the crate's: state rules, their effects, roles, attach, routing,
 //! comparison and handshake. Worlds that differ in nothing but the names of generations, or in which node is which,
-//! are one world.
+//! are one world. One block stands for all, as no decision looks at which blocks differ. A history that ended wrong
+//! once is in [`RETOLD`].
 
 mod node;
 mod oracle;

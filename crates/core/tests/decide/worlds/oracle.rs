@@ -1,4 +1,13 @@
-//! What two nodes that meet may decide. The oracle knows nothing of generations: only which copy lacks what.
+//! What two nodes that meet may decide, under every policy, role and old protocol that matters. The oracle knows
+//! nothing of generations, only which copy lacks an acknowledged write of the other:
+//!
+//! * A copy that lacks what was acknowledged never wins unless somebody asked for it. There is no resync only if the
+//!   copies are equal.
+//! * Every difference is in a bitmap, or the resync is a full one.
+//! * The two decisions are mirror images, or one refuses. Both correct the generations alike.
+//! * Split brain (or unrelated data) is said only if both may have written apart. The one exception is counted: the
+//!   history has room for two generations, and one that has fallen out is not recognised. That refuses too much, never
+//!   too little.
 
 use super::world::World;
 use std::collections::{BTreeMap, HashSet};

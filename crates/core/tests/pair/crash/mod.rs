@@ -1,6 +1,17 @@
 //! The power fails at every moment of a core's life, and of what was on its way to the metadata any part is there: the
 //! superblock must be an old or a new one, and whatever may differ from the peer must be in the activity log or the
 //! bitmap that are found (`docs/spec/on-disk-format.md` 2.8, 3.7, 4.3, 9.2).
+//!
+//! Two cores live (writes, an outage, a resync, changes of role, a detached disk) on slow virtual disks, and a journal
+//! has all that goes to metadata and data. After every event, of what was not durable every choice of sectors is made:
+//! all of them up to nine pieces; beyond that none, all, some alone, all but some, and random ones. It is tried for
+//! sectors of 512 and of 4096 bytes, formats v08 and v09, internal, external and indexed metadata, plain and striped
+//! logs. Each state is read back; some are attached by a core, of which some crash once more while the log is applied.
+//!
+//! Two limits of the formats show. A v09 superblock is more than a sector, and has no checksum: with a disk that tears
+//! blocks of 4096 bytes, the history and the records of peers 12 to 31 may be of another version than the rest; what
+//! decides between two nodes is in the first sector, and is never mixed. And a log that was torn while it was being
+//! emptied makes everything count as different: a full resync that a second loss of power costs.
 
 pub(crate) mod journal;
 mod states;
