@@ -79,7 +79,14 @@ impl<T> IntervalSet<T> {
     }
 
     fn any_overlaps(&self, range: SectorRange) -> bool {
-        self.overlapping(range).next().is_some()
+        let mut at = self.position(Sector(range.start.0.saturating_sub(self.longest)), 0);
+        while let Some(there) = self.sorted.get(at).filter(|there| there.start < range.end && !range.is_empty()) {
+            if there.end > range.start && there.start < there.end {
+                return true;
+            }
+            at += 1;
+        }
+        false
     }
 
     fn position(&self, start: Sector, id: u64) -> usize {

@@ -29,6 +29,7 @@ impl Resource {
 
     /// Processes packets as far as possible: one that comes when none waits, or those that do.
     pub(crate) fn pump_peer(&mut self, i: NodeId, mut first: Option<HeldPacket>) {
+        let alone = first.is_some();
         while self.node.connections[i].link.is_some() {
             let Some(next) = first.take().or_else(|| self.node.connections[i].held.take()) else { break };
             let blocked = self.blocked_by_epoch(i, &next.packet);
@@ -46,6 +47,9 @@ impl Resource {
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
             self.end_links();
+            if alone {
+                break;
+            }
         }
     }
 

@@ -138,10 +138,12 @@ impl Tally {
     }
 }
 
+static UNKNOWN: [Leg; NodeId::COUNT] = [Leg::Unknown; NodeId::COUNT];
+
 impl Legs {
     /// The write begins. It is not sent to `unsent`, whose bits say so.
     pub(crate) fn new(unsent: NodeMask) -> Legs {
-        let mut legs = [Leg::Unknown; NodeId::COUNT];
+        let mut legs = UNKNOWN;
         unsent.into_iter().for_each(|i| legs[i.index()] = Leg::Marked);
         Legs { legs, tally: Tally::default() }
     }
