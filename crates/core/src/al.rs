@@ -20,10 +20,10 @@ use units::{SectorRange, VolumeNr};
 
 impl Resource {
     /// Takes the extents of an application write; it goes on to registration when they are hot.
-    pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: NewWrite) {
-        let acquired = self.acquire_al(d, write.range);
+    pub(crate) fn take_al(&mut self, volume: VolumeNr, mut write: NewWrite) {
+        let acquired = self.acquire_al(volume, write.range);
         if acquired.is_some() {
-            self.node.devices[d].prefetch_al(write.range);
+            self.node.devices[volume].prefetch_al(write.range);
         }
         match acquired {
             None => self.submit_write(write),
@@ -32,27 +32,27 @@ impl Resource {
                 self.submit_write(write);
             }
             // Only who must wait is worth an allocation.
-            Some(waits) => self.node.devices[d].wait_for_al(waits, AlJob::Local(Box::new(write))),
+            Some(waits) => self.node.devices[volume].wait_for_al(waits, AlJob::Local(Box::new(write))),
         }
     }
 
     /// The same for a peer's write (only while the peer has no disk of its own: spec 2.3).
-    pub(crate) fn take_al_for_peer(&mut self, d: VolumeNr, key: u64, range: SectorRange) {
-        self.take_al_for(d, AlJob::Peer(key, range));
+    pub(crate) fn take_al_for_peer(&mut self, volume: VolumeNr, key: u64, range: SectorRange) {
+        self.take_al_for(volume, AlJob::Peer(key, range));
     }
 
-    fn take_al_for(&mut self, d: VolumeNr, job: AlJob) {
-        match self.acquire_al(d, job.range()) {
+    fn take_al_for(&mut self, volume: VolumeNr, job: AlJob) {
+        match self.acquire_al(volume, job.range()) {
             None => self.al_granted(job, false),
             Some(Acquire::Active) => self.al_granted(job, true),
-            Some(waits) => self.node.devices[d].wait_for_al(waits, job),
+            Some(waits) => self.node.devices[volume].wait_for_al(waits, job),
         }
     }
 
     /// `None`: this disk keeps no activity log, or there is none.
-    fn acquire_al(&mut self, d: VolumeNr, range: SectorRange) -> Option<Acquire> {
-        let disk = self.node.state.disk(d);
-        let dev = &mut self.node.devices[d];
+    fn acquire_al(&mut self, volume: VolumeNr, range: SectorRange) -> Option<Acquire> {
+        let disk = self.node.state.disk(volume);
+        let dev = &mut self.node.devices[volume];
         if !dev.is_usable(disk) {
             return None;
         }
@@ -74,22 +74,22 @@ impl Resource {
     }
 
     /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
-    pub(crate) fn pump_al(&mut self, d: VolumeNr) {
-        if self.node.devices[d].al_queue.is_starved() {
-            self.repetitions_leave_al(d);
-            self.unsettled_leave_log(d);
+    pub(crate) fn pump_al(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].al_queue.is_starved() {
+            self.repetitions_leave_al(volume);
+            self.unsettled_leave_log(volume);
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         if std::mem::take(&mut dev.al_queue.recheck) && dev.al_queue.is_starved() {
             for job in std::mem::take(&mut dev.al_queue.refused) {
-                self.take_al_for(d, job);
+                self.take_al_for(volume, job);
             }
         }
-        self.start_transaction(d);
+        self.start_transaction(volume);
     }
 
-    fn start_transaction(&mut self, d: VolumeNr) {
-        let dev = &mut self.node.devices[d];
+    fn start_transaction(&mut self, volume: VolumeNr) {
+        let dev = &mut self.node.devices[volume];
         if dev.al_queue.transaction.is_some() {
             return;
         }
@@ -100,12 +100,12 @@ impl Resource {
         }
         let transaction = backing.al.start_transaction().expect("it wants one");
         dev.al_queue.transaction = Some(InFlight { transaction, block_written: false });
-        self.advance_transaction(d);
+        self.advance_transaction(volume);
     }
 
     /// Writes the evicted extents' dirty bitmap pages, and when they are down, the transaction's block.
-    pub(crate) fn advance_transaction(&mut self, d: VolumeNr) {
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn advance_transaction(&mut self, volume: VolumeNr) {
+        let dev = &mut self.node.devices[volume];
         let Some(tx) = &mut dev.al_queue.transaction else { return };
         let Some(backing) = &mut dev.backing else { return };
         if tx.block_written {
@@ -127,7 +127,7 @@ impl Resource {
         pages.dedup();
         if !clean {
             for page in pages {
-                self.write_bitmap_page(d, page);
+                self.write_bitmap_page(volume, page);
             }
             return;
         }
@@ -138,20 +138,20 @@ impl Resource {
         let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         dev.stats.al_writes += 1;
         let action = MetaOp::Write { offset, bytes: block, flush_before: flush, fua: flush };
-        self.meta(d, Op::AlBlock(d), action);
+        self.meta(volume, Op::AlBlock(volume), action);
     }
 
-    pub(crate) fn al_block_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn al_block_done(&mut self, volume: VolumeNr, result: Result<(), DiskError>) {
+        let dev = &mut self.node.devices[volume];
         dev.al_queue.transaction = None;
         if result.is_err() {
-            return self.meta_error(d, "activity log");
+            return self.meta_error(volume, "activity log");
         }
         let Some(backing) = &mut dev.backing else { return };
         let committed = backing.al.commit();
         // The next transaction goes before the writes that have waited for this one: a disk that seeks is still there.
-        self.start_transaction(d);
-        let dev = &mut self.node.devices[d];
+        self.start_transaction(volume);
+        let dev = &mut self.node.devices[volume];
         let (go, stay): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut dev.al_queue.taken).into_iter().partition(|(t, _)| *t <= committed);
         dev.al_queue.taken = stay;
@@ -159,30 +159,30 @@ impl Resource {
         for (_, job) in go {
             self.al_granted(job, true);
         }
-        self.pump_al(d);
+        self.pump_al(volume);
     }
 
     /// The disk is gone, and its log with it: nobody holds anything of it, and whoever waits goes on without it.
-    pub(crate) fn abandon_al(&mut self, d: VolumeNr) {
-        self.forget_al(d);
-        let queue = std::mem::take(&mut self.node.devices[d].al_queue);
+    pub(crate) fn abandon_al(&mut self, volume: VolumeNr) {
+        self.forget_al(volume);
+        let queue = std::mem::take(&mut self.node.devices[volume].al_queue);
         for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
             self.al_granted(job, false);
         }
     }
 
     /// The disk's log is gone: nobody holds extents of it, and none shall be given back to the next one.
-    pub(crate) fn forget_al(&mut self, d: VolumeNr) {
+    pub(crate) fn forget_al(&mut self, volume: VolumeNr) {
         for request in self.requests.values_mut() {
             if let Request::Write(w) = request
-                && w.device == d
+                && w.device == volume
             {
                 w.leave_al();
             }
         }
-        self.peer_writes.values_mut().filter(|w| w.device == d).for_each(PeerWrite::forget_al);
-        self.node.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
-        self.node.unsettled_forget_log(d);
+        self.peer_writes.values_mut().filter(|w| w.device == volume).for_each(PeerWrite::forget_al);
+        self.node.devices[volume].repetitions.values_mut().for_each(Repetition::forget_al);
+        self.node.unsettled_forget_log(volume);
     }
 }
 

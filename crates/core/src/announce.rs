@@ -9,47 +9,47 @@ use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Packet, Socket, UuidFlags};
 
 impl Resource {
-    pub(crate) fn send_state(&mut self, i: NodeId, d: VolumeNr) {
-        let word = match self.node.connections[i].nine() {
+    pub(crate) fn send_state(&mut self, peer: NodeId, volume: VolumeNr) {
+        let word = match self.node.connections[peer].nine() {
             // Before the nodes are connected it is said within the handshake only.
-            Some(_) if !self.node.state.is_connected(i) => return,
-            Some(_) => dialect9::word(&self.node.state, i, d, self.detaches_by_command(d)),
-            None => dialect84::word(&self.node.state, Some(i), d),
+            Some(_) if !self.node.state.is_connected(peer) => return,
+            Some(_) => dialect9::word(&self.node.state, peer, volume, self.detaches_by_command(volume)),
+            None => dialect84::word(&self.node.state, Some(peer), volume),
         };
-        self.send(i, Socket::Data, d, Packet::State(word));
+        self.send(peer, Socket::Data, volume, Packet::State(word));
     }
 
     /// Tells every peer of the volume's state.
-    pub(crate) fn tell_state(&mut self, d: VolumeNr) {
-        self.node.connections.ids().for_each(|i| self.send_state(i, d));
+    pub(crate) fn tell_state(&mut self, volume: VolumeNr) {
+        self.node.connections.ids().for_each(|peer| self.send_state(peer, volume));
     }
 
     /// Tells every peer of the volume's generations.
-    pub(crate) fn tell_uuids(&mut self, d: VolumeNr, extra: UuidFlags) {
-        self.node.connections.ids().for_each(|i| self.send_uuids(i, d, extra));
+    pub(crate) fn tell_uuids(&mut self, volume: VolumeNr, extra: UuidFlags) {
+        self.node.connections.ids().for_each(|peer| self.send_uuids(peer, volume, extra));
     }
 
-    pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
-        match self.node.connections[i].nine() {
-            Some(_) if self.node.state.replicates(i, d) => return self.send_uuids110(i, d, extra),
+    pub(crate) fn send_uuids(&mut self, peer: NodeId, volume: VolumeNr, extra: UuidFlags) {
+        match self.node.connections[peer].nine() {
+            Some(_) if self.node.state.replicates(peer, volume) => return self.send_uuids110(peer, volume, extra),
             Some(_) => return,
             // Which packet says it is not known yet; the handshake will.
-            None if self.node.connections[i].dialect().is_none() => return,
+            None if self.node.connections[peer].dialect().is_none() => return,
             None => {}
         }
-        let dev = &self.node.devices[d];
-        if self.node.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
+        let dev = &self.node.devices[volume];
+        if self.node.state.disk(volume) < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
-        let set = self.node.devices[d].uuids(i);
+        let set = self.node.devices[volume].uuids(peer);
         let mut flags = extra.0;
-        if self.node.connections[i].discard_my_data {
+        if self.node.connections[peer].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
         }
         if dev.disk.crashed_primary {
             flags |= UuidFlags::CRASHED_PRIMARY.0;
         }
-        if self.node.state.disk(d) == DiskState::Negotiating && dev.disk.attach_state == DiskState::Inconsistent {
+        if self.node.state.disk(volume) == DiskState::Negotiating && dev.disk.attach_state == DiskState::Inconsistent {
             flags |= UuidFlags::INCONSISTENT.0;
         }
         let current = if set.current == Generation::JUST_CREATED {
@@ -57,7 +57,7 @@ impl Resource {
         } else {
             set.current.with_primary_bit(self.node.state.is_primary())
         };
-        let changes = self.node.devices[d].bits_left(i);
+        let changes = self.node.devices[volume].bits_left(peer);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
@@ -65,18 +65,18 @@ impl Resource {
             dirty_bits: changes,
             flags: UuidFlags(flags),
         };
-        self.node.connections[i].peer_devices[d].link.told.changes_told = changes;
-        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)));
+        self.node.connections[peer].peer_devices[volume].link.told.changes_told = changes;
+        self.send(peer, Socket::Data, volume, Packet::Uuids(Box::new(packet)));
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
-    pub(crate) fn send_sizes(&mut self, i: NodeId, d: VolumeNr) {
-        let dev = &self.node.devices[d];
-        let c = &self.node.connections[i];
-        let usable = self.node.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
-        let own = if usable { self.node.devices[d].capacity() } else { units::Sector(0) };
+    pub(crate) fn send_sizes(&mut self, peer: NodeId, volume: VolumeNr) {
+        let dev = &self.node.devices[volume];
+        let c = &self.node.connections[peer];
+        let usable = self.node.state.disk(volume) >= DiskState::Negotiating && dev.backing.is_some();
+        let own = if usable { self.node.devices[volume].capacity() } else { units::Sector(0) };
         // A device whose size was never agreed on may be larger than a disk that is within reach by now.
-        let disk_size = if c.speaks9() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
+        let disk_size = if c.speaks9() { self.capacity_within_reach(volume, own).max(dev.size.min(own)) } else { own };
         let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         // In 9's dialect one that is not in force yet, as `resize` is to come, would contradict the size.
         let user_size = if c.speaks9() && user.0 > 0 { user.max(dev.size) } else { user };
@@ -102,21 +102,21 @@ impl Resource {
             flags: wire::ResizeFlags::default(),
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
-        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)));
+        self.send(peer, Socket::Data, volume, Packet::Sizes(Box::new(sizes)));
     }
 
     /// Tells front ends and applications what they may do.
-    pub(crate) fn announce_device(&mut self, d: VolumeNr) {
-        let good_peer = self.node.state.good_peers(d).any(|i| self.node.state.is_connected(i));
+    pub(crate) fn announce_device(&mut self, volume: VolumeNr) {
+        let good_peer = self.node.state.good_peers(volume).any(|peer| self.node.state.is_connected(peer));
         let trim = self.connected().all(|(_, c)| c.takes_discards());
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         let access = if self.node.state.is_primary() { crate::Access::ReadWrite } else { crate::Access::None };
         let size = dev.size.to_bytes();
         let can = dev.backing.as_ref().map_or(good_peer, |b| b.opened.can_discard);
         let now = (size, access, can && trim);
         if dev.announced != Some(now) {
             dev.announced = Some(now);
-            self.out.emit(Effect::Device { volume: d, size, access, discard: now.2 });
+            self.out.emit(Effect::Device { volume, size, access, discard: now.2 });
         }
     }
 }

@@ -29,8 +29,8 @@ const BITMAP_PIECE: u64 = 1 << 20;
 
 impl Resource {
     /// Begins to attach. The command ends when the disk has its state, or cannot be used.
-    pub(crate) fn attach(&mut self, d: VolumeNr, command: Option<Caller>) {
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn attach(&mut self, volume: VolumeNr, command: Option<Caller>) {
+        let dev = &mut self.node.devices[volume];
         if dev.cfg.is_none() {
             return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
         }
@@ -40,45 +40,45 @@ impl Resource {
         dev.disk.attaching =
             Some(Attaching { command, opened: None, step: Step::Opening, outdated_peers: NodeMask::default() });
         dev.disk.disks_seen += 1;
-        self.store_disk(d, DiskState::Attaching);
-        self.out.emit(Effect::OpenDisk { volume: d });
+        self.store_disk(volume, DiskState::Attaching);
+        self.out.emit(Effect::OpenDisk { volume });
     }
 
-    pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
-        let Some(attaching) = self.node.devices[d].disk.attaching.take() else { return };
+    pub(crate) fn attach_failed(&mut self, volume: VolumeNr, code: i32, text: String) {
+        let Some(attaching) = self.node.devices[volume].disk.attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
-        if self.node.devices[d].disk.leaving.take().is_some() {
-            self.took_place(Set::Disk(d, DiskState::Diskless));
+        if self.node.devices[volume].disk.leaving.take().is_some() {
+            self.took_place(Set::Disk(volume, DiskState::Diskless));
         }
-        self.store_disk(d, DiskState::Diskless);
-        let dev = &mut self.node.devices[d];
+        self.store_disk(volume, DiskState::Diskless);
+        let dev = &mut self.node.devices[volume];
         dev.backing = None;
         dev.queue.recheck = true;
         let detaching = std::mem::take(&mut dev.disk.detach_commands);
         if attaching.opened.is_some() {
-            self.out.emit(Effect::CloseDisk { volume: d });
+            self.out.emit(Effect::CloseDisk { volume });
         }
-        self.abort_local_io(d);
-        self.abandon_al(d);
+        self.abort_local_io(volume);
+        self.abandon_al(volume);
         for command in detaching {
             self.end(Some(command), Ok(()));
         }
-        self.out.note(Severity::Error, Some(d), None, Topic::AttachFailed, text.clone());
+        self.out.note(Severity::Error, Some(volume), None, Topic::AttachFailed, text.clone());
         self.out.status_changed = true;
-        if self.node.state.replicates_anywhere(d) {
+        if self.node.state.replicates_anywhere(volume) {
             // The handshake, or a later word, may have said that it is being attached.
-            self.tell_state(d);
+            self.tell_state(volume);
         }
         self.end(attaching.command, Err(error(code, text)));
     }
 
-    pub(crate) fn disk_opened(&mut self, d: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
+    pub(crate) fn disk_opened(&mut self, volume: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
         let opened = match disk {
             Ok(opened) => opened,
-            Err((code, text)) => return self.attach_failed(d, code, text),
+            Err((code, text)) => return self.attach_failed(volume, code, text),
         };
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         // An attach that was given up before its disk was open has another one follow: of the two answers one counts.
         let Some(attaching) = dev.disk.attaching.as_mut().filter(|attaching| attaching.opened.is_none()) else {
             return;
@@ -86,25 +86,25 @@ impl Resource {
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let Some(at) = meta::layout::superblock_at(kind, opened.meta_device) else {
             attaching.opened = Some(opened);
-            return self.attach_failed(d, 112, "the metadata device is too small".to_owned());
+            return self.attach_failed(volume, 112, "the metadata device is too small".to_owned());
         };
         attaching.opened = Some(opened);
         attaching.step = Step::Superblock { at: at.0 };
-        self.meta(d, Op::Attach(d), MetaOp::Read { offset: at.0, len: meta::BLOCK_LEN as u64 });
+        self.meta(volume, Op::Attach(volume), MetaOp::Read { offset: at.0, len: meta::BLOCK_LEN as u64 });
     }
 
-    pub(crate) fn attach_step_done(&mut self, d: VolumeNr, result: Result<Box<[u8]>, DiskError>) {
+    pub(crate) fn attach_step_done(&mut self, volume: VolumeNr, result: Result<Box<[u8]>, DiskError>) {
         let Ok(bytes) = result else {
-            return self.attach_failed(d, 118, "reading or writing the metadata failed".to_owned());
+            return self.attach_failed(volume, 118, "reading or writing the metadata failed".to_owned());
         };
-        let Some(attaching) = &mut self.node.devices[d].disk.attaching else { return };
+        let Some(attaching) = &mut self.node.devices[volume].disk.attaching else { return };
         match std::mem::replace(&mut attaching.step, Step::Opening) {
             Step::Opening | Step::Handshake | Step::Consent(_) => {}
-            Step::Superblock { at } => self.superblock_read(d, at, &bytes),
+            Step::Superblock { at } => self.superblock_read(volume, at, &bytes),
             Step::Log { layout, md } => {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
                 let bitmaps = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
-                self.read_bitmap(d, Step::Bitmap { layout, md, log: bytes, bitmaps, page: 0 });
+                self.read_bitmap(volume, Step::Bitmap { layout, md, log: bytes, bitmaps, page: 0 });
             }
             Step::Bitmap { layout, md, log, mut bitmaps, page } => {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
@@ -114,73 +114,80 @@ impl Resource {
                     // No bit is set yet.
                     area.load_or(page, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
                 }
-                self.read_bitmap(d, Step::Bitmap { layout, md, log, bitmaps, page: next });
+                self.read_bitmap(volume, Step::Bitmap { layout, md, log, bitmaps, page: next });
             }
             Step::Settling { writes, then } if writes > 1 => {
                 attaching.step = Step::Settling { writes: writes - 1, then };
             }
             Step::Settling { then: Some(op), .. } => {
                 attaching.step = Step::Settling { writes: 1, then: None };
-                self.meta(d, Op::Attach(d), op);
+                self.meta(volume, Op::Attach(volume), op);
             }
-            Step::Settling { .. } => self.attach_settled(d),
+            Step::Settling { .. } => self.attach_settled(volume),
         }
     }
 
     /// Reads the next piece of the bitmap: memory is for the bits, and not for the area as well.
-    fn read_bitmap(&mut self, d: VolumeNr, step: Step) {
+    fn read_bitmap(&mut self, volume: VolumeNr, step: Step) {
         let Step::Bitmap { layout, md, page, .. } = &step else { return };
         let area = BitmapArea::new(md.geometry, md.effective_size);
         let done = page * meta::BLOCK_LEN as u64;
         let (offset, len) = (layout.bitmap_at().0 + done, (area.bytes() - done).min(BITMAP_PIECE));
         match step {
             Step::Bitmap { layout, md, log, bitmaps, .. } if len == 0 => {
-                self.metadata_read(d, layout, *md, &log, bitmaps);
+                self.metadata_read(volume, layout, *md, &log, bitmaps);
             }
             step => {
-                let Some(attaching) = &mut self.node.devices[d].disk.attaching else { return };
+                let Some(attaching) = &mut self.node.devices[volume].disk.attaching else { return };
                 attaching.step = step;
-                self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+                self.meta(volume, Op::Attach(volume), MetaOp::Read { offset, len });
             }
         }
     }
 
-    fn superblock_read(&mut self, d: VolumeNr, at: u64, bytes: &[u8]) {
+    fn superblock_read(&mut self, volume: VolumeNr, at: u64, bytes: &[u8]) {
         let Some(block) = bytes.first_chunk() else {
-            return self.attach_failed(d, 118, "the superblock could not be read whole".to_owned());
+            return self.attach_failed(volume, 118, "the superblock could not be read whole".to_owned());
         };
         let md = match Superblock::parse(block) {
             Ok(md) => md,
-            Err(e) => return self.attach_failed(d, 119, format!("no usable metadata at byte {at}: {e}")),
+            Err(e) => return self.attach_failed(volume, 119, format!("no usable metadata at byte {at}: {e}")),
         };
-        let dev = &self.node.devices[d];
+        let dev = &self.node.devices[volume];
         let opened = dev.disk.attaching.as_ref().and_then(|a| a.opened.as_ref()).expect("it was opened");
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let layout = match Layout::new(kind, md.geometry, opened.meta_device) {
             Ok(layout) => layout,
-            Err(e) => return self.attach_failed(d, 119, format!("the metadata does not fit its device: {e}")),
+            Err(e) => return self.attach_failed(volume, 119, format!("the metadata does not fit its device: {e}")),
         };
-        if let Err((code, text)) = self.check_metadata(d, &md, &layout, opened) {
-            return self.attach_failed(d, code, text);
+        if let Err((code, text)) = self.check_metadata(volume, &md, &layout, opened) {
+            return self.attach_failed(volume, code, text);
         }
         let len = layout.geometry().al().bytes().0;
         let offset = layout.al_at().0;
-        let attaching = self.node.devices[d].disk.attaching.as_mut().expect("checked");
+        let attaching = self.node.devices[volume].disk.attaching.as_mut().expect("checked");
         attaching.step = Step::Log { layout, md: Box::new(md) };
-        self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+        self.meta(volume, Op::Attach(volume), MetaOp::Read { offset, len });
     }
 
     /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
-    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], mut bitmaps: Vec<BitSet>) {
-        let input = self.attach_input(d, &md);
+    fn metadata_read(
+        &mut self,
+        volume: VolumeNr,
+        layout: Layout,
+        mut md: Superblock,
+        log: &[u8],
+        mut bitmaps: Vec<BitSet>,
+    ) {
+        let input = self.attach_input(volume, &md);
         let attach = match attach84::decide(&input) {
             Ok(attach) => attach,
-            Err(reason) => return self.attach_failed(d, 150, format!("{reason}")),
+            Err(reason) => return self.attach_failed(volume, 150, format!("{reason}")),
         };
         let area = BitmapArea::new(md.geometry, md.effective_size);
         let mut dirty = DirtyPages::new(area.pages());
         let hot = match attach.activity_log {
-            AlAction::Apply => self.hot_extents(d, &layout, &md, log),
+            AlAction::Apply => self.hot_extents(volume, &layout, &md, log),
             _ => Some(BTreeSet::new()),
         };
         let mut applied = 0;
@@ -195,7 +202,7 @@ impl Resource {
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
             let unlogged = input.flags.contains(DeviceFlags::AL_DISABLED);
-            let hot = if unlogged { None } else { self.hot_extents(d, &layout, &md, log) };
+            let hot = if unlogged { None } else { self.hot_extents(volume, &layout, &md, log) };
             // Of several peers each knows only what came from itself.
             let several = self.in_mesh9();
             let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
@@ -209,13 +216,13 @@ impl Resource {
         }
         if applied > 0 {
             let text = format!("the activity log marked {} KiB more as different", applied * 4);
-            self.out.note(Severity::Info, Some(d), None, Topic::ActivityLogApplied, text);
+            self.out.note(Severity::Info, Some(volume), None, Topic::ActivityLogApplied, text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
         let was_primary = input.flags.contains(DeviceFlags::PRIMARY_IND);
         let left_beside = was_primary.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
         let opened = dev.disk.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
@@ -238,17 +245,17 @@ impl Resource {
             full_sync,
         });
         let text = format!("disk is {}: {}", attach.disk, attach.reason);
-        self.out.note(Severity::Info, Some(d), None, attach.reason, text);
-        self.settle_metadata(d, attach.activity_log != AlAction::Keep);
+        self.out.note(Severity::Info, Some(volume), None, attach.reason, text);
+        self.settle_metadata(volume, attach.activity_log != AlAction::Keep);
     }
 
     /// The extents that were hot when the node crashed. `None`: nothing tells which, all may differ.
-    fn hot_extents(&mut self, d: VolumeNr, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
+    fn hot_extents(&mut self, volume: VolumeNr, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
         let (reason, text) =
             match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
                 Ok(replayed) if !replayed.gap => {
                     if let Some(complaint) = replayed.complaint() {
-                        self.out.note(Severity::Warning, Some(d), None, Topic::ActivityLogDamaged, complaint);
+                        self.out.note(Severity::Warning, Some(volume), None, Topic::ActivityLogDamaged, complaint);
                     }
                     return Some(replayed.hot);
                 }
@@ -256,13 +263,13 @@ impl Resource {
                 Ok(_) => (Topic::ActivityLogHole, "the activity log has a hole".to_owned()),
                 Err(e) => (Topic::ActivityLogUnreadable, format!("the activity log cannot be read ({e})")),
             };
-        self.out.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
+        self.out.note(Severity::Error, Some(volume), None, reason, format!("{text}: everything counts as different"));
         None
     }
 
     /// Writes what the replay found: bitmap first, then an empty log, then the superblock (on-disk-format 3.10).
-    fn settle_metadata(&mut self, d: VolumeNr, reset_log: bool) {
-        let dev = &mut self.node.devices[d];
+    fn settle_metadata(&mut self, volume: VolumeNr, reset_log: bool) {
+        let dev = &mut self.node.devices[volume];
         let b = dev.backing.as_mut().expect("just made");
         let (area, layout) = (b.area(), b.layout);
         let mut ops = Vec::new();
@@ -284,168 +291,173 @@ impl Resource {
         let writes = ops.len() as u32;
         let attaching = dev.disk.attaching.as_mut().expect("attaching");
         if writes == 0 {
-            return self.attach_settled(d);
+            return self.attach_settled(volume);
         }
         attaching.step = Step::Settling { writes, then };
         for op in ops {
-            self.meta(d, Op::Attach(d), op);
+            self.meta(volume, Op::Attach(volume), op);
         }
     }
 
     /// Once a turn: an attach that waits for the end of a handshake, or of another transaction, goes on.
-    pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
-        match self.node.devices[d].disk.attaching {
-            Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(d),
-            Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.node.now => self.attach_settled(d),
+    pub(crate) fn pump_attach(&mut self, volume: VolumeNr) {
+        match self.node.devices[volume].disk.attaching {
+            Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(volume),
+            Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.node.now => self.attach_settled(volume),
             _ => {}
         }
     }
 
-    fn attach_settled(&mut self, d: VolumeNr) {
-        if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
-            return self.node.devices[d].step_of_attach(Step::Handshake);
+    fn attach_settled(&mut self, volume: VolumeNr) {
+        if self.connected().any(|(peer, _)| self.will_be_compared(peer, volume)) {
+            return self.node.devices[volume].step_of_attach(Step::Handshake);
         }
-        if !self.fits_into_use(d) {
+        if !self.fits_into_use(volume) {
             return;
         }
-        if self.in_mesh9() && self.attach_needs_consent(d) {
+        if self.in_mesh9() && self.attach_needs_consent(volume) {
             if self.node.state.is_primary() {
                 let text = "a Primary among several peers takes no disk into use: make it Secondary first".to_owned();
-                return self.attach_failed(d, StateChangeResult::NotSupported.code(), text);
+                return self.attach_failed(volume, StateChangeResult::NotSupported.code(), text);
             }
-            self.leave_for_attach(d);
+            self.leave_for_attach(volume);
         }
-        if !self.attach_needs_consent(d) {
-            return self.take_into_use(d);
+        if !self.attach_needs_consent(volume) {
+            return self.take_into_use(volume);
         }
-        self.seek_consent(d);
+        self.seek_consent(volume);
     }
 
     /// If not, the attach has failed.
-    fn fits_into_use(&mut self, d: VolumeNr) -> bool {
-        let (capacity, size) = (self.node.devices[d].capacity(), self.node.devices[d].size);
-        let used = self.node.state.is_primary() || self.node.devices[d].in_use();
-        let replicating = self.node.state.replicates_anywhere(d);
+    fn fits_into_use(&mut self, volume: VolumeNr) -> bool {
+        let (capacity, size) = (self.node.devices[volume].capacity(), self.node.devices[volume].size);
+        let used = self.node.state.is_primary() || self.node.devices[volume].in_use();
+        let replicating = self.node.state.replicates_anywhere(volume);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
-            self.attach_failed(d, 111, text);
+            self.attach_failed(volume, 111, text);
             return false;
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let outrun = self.node.devices[d].disk_lags_behind_users();
-        if !self.negotiates(d) && outrun && self.node.state.is_primary() {
-            self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
+        let outrun = self.node.devices[volume].disk_lags_behind_users();
+        if !self.negotiates(volume) && outrun && self.node.state.is_primary() {
+            self.attach_failed(volume, 150, Reason::DataNotCurrent.to_string());
             return false;
         }
-        if outrun && self.node.devices[d].lacks_writes() && self.node.devices[d].disk.attach_state > DiskState::Outdated
+        if outrun
+            && self.node.devices[volume].lacks_writes()
+            && self.node.devices[volume].disk.attach_state > DiskState::Outdated
         {
-            self.node.devices[d].disk.attach_state = DiskState::Outdated;
+            self.node.devices[volume].disk.attach_state = DiskState::Outdated;
         }
         true
     }
 
-    fn take_into_use(&mut self, d: VolumeNr) {
-        let replicating = self.node.state.replicates_anywhere(d);
-        let Some(attaching) = self.node.devices[d].disk.attaching.take() else { return };
-        self.node.devices[d].disk.attached_at = self.node.now;
-        self.md_in_use(d);
-        let size = crate::decide::sizes::usable(&self.size_limits(d));
+    fn take_into_use(&mut self, volume: VolumeNr) {
+        let replicating = self.node.state.replicates_anywhere(volume);
+        let Some(attaching) = self.node.devices[volume].disk.attaching.take() else { return };
+        self.node.devices[volume].disk.attached_at = self.node.now;
+        self.md_in_use(volume);
+        let size = crate::decide::sizes::usable(&self.size_limits(volume));
         // A device that other nodes already use keeps its size until they agree to another.
-        let size =
-            if self.node.devices[d].size.0 != 0 && replicating { self.node.devices[d].size.min(size) } else { size };
+        let size = if self.node.devices[volume].size.0 != 0 && replicating {
+            self.node.devices[volume].size.min(size)
+        } else {
+            size
+        };
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
-        self.adopt_size(d, size, true);
-        let negotiates = self.negotiates(d);
-        let dev = &self.node.devices[d];
-        let connected = self.node.state.replicates_anywhere(d);
+        self.adopt_size(volume, size, true);
+        let negotiates = self.negotiates(volume);
+        let dev = &self.node.devices[volume];
+        let connected = self.node.state.replicates_anywhere(volume);
         // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
-        let told = |(i, c): &(NodeId, &Connection)| self.node.state.replicates(*i, d) && !c.speaks9();
-        let of_84: Vec<_> = self.node.connections.iter().filter(told).map(|(i, _)| i).collect();
+        let told = |(peer, c): &(NodeId, &Connection)| self.node.state.replicates(*peer, volume) && !c.speaks9();
+        let of_84: Vec<_> = self.node.connections.iter().filter(told).map(|(peer, _)| peer).collect();
         let state = if negotiates { DiskState::Negotiating } else { dev.disk.attach_state };
         if negotiates {
-            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].link.told.uuids_stale = true);
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].link.told.uuids_stale = true);
         }
-        let mut change = Change::from(Set::Disk(d, state));
+        let mut change = Change::from(Set::Disk(volume, state));
         if !connected {
-            let outdated = self.node.connections.ids().filter(|i| attaching.outdated_peers.contains(*i));
-            outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
+            let outdated = self.node.connections.ids().filter(|peer| attaching.outdated_peers.contains(*peer));
+            outdated.for_each(|peer| change.push(Set::PeerDisk(peer, volume, DiskState::Outdated)));
         }
         if let Err(Refusal { code, .. }) = self.make(change, Kind::Fact) {
-            self.node.devices[d].disk.attaching = Some(Attaching { command: attaching.command, ..attaching });
-            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
+            self.node.devices[volume].disk.attaching = Some(Attaching { command: attaching.command, ..attaching });
+            return self.attach_failed(volume, code.code(), format!("the disk cannot be used now: {code}"));
         }
-        for i in of_84 {
-            self.send_sizes(i, d);
-            self.send_uuids(i, d, wire::UuidFlags::NONE);
-            self.send_state(i, d);
+        for peer in of_84 {
+            self.send_sizes(peer, volume);
+            self.send_uuids(peer, volume, wire::UuidFlags::NONE);
+            self.send_state(peer, volume);
         }
-        self.node.devices[d].queue.recheck = true;
+        self.node.devices[volume].queue.recheck = true;
         self.end(attaching.command, Ok(()));
     }
 
     // -- letting go ---------------------------------------------------------------------------------------------------
 
     /// Once a turn while a disk is being given up.
-    pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
-        let dev = &self.node.devices[d];
+    pub(crate) fn pump_detach(&mut self, volume: VolumeNr) {
+        let dev = &self.node.devices[volume];
         let Some(how) = dev.disk.leaving else { return };
-        let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
+        let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, volume, &self.requests, &self.peer_writes));
         if busy && how < Leaving::AtOnce {
             return;
         }
         if dev.disk.attaching.is_some() {
-            return self.attach_failed(d, 118, "the disk failed while it was being attached".to_owned());
+            return self.attach_failed(volume, 118, "the disk failed while it was being attached".to_owned());
         }
         if busy {
-            self.abort_local_io(d);
+            self.abort_local_io(volume);
         }
         if how > Leaving::InOrder {
-            self.disown_open_epochs(d);
+            self.disown_open_epochs(volume);
             self.end_links();
-        } else if !self.closed_cleanly(d) {
+        } else if !self.closed_cleanly(volume) {
             return;
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.disk.leaving = None;
         dev.disk.disks_seen += 1;
         dev.backing = None;
         dev.disk.attach_state = DiskState::Diskless;
-        self.forget_al(d);
-        self.node.devices[d].first_write_settled();
-        let commands = std::mem::take(&mut self.node.devices[d].disk.detach_commands);
-        self.resync_disk_closed(d);
-        self.out.emit(Effect::CloseDisk { volume: d });
-        self.abandon_al(d);
+        self.forget_al(volume);
+        self.node.devices[volume].first_write_settled();
+        let commands = std::mem::take(&mut self.node.devices[volume].disk.detach_commands);
+        self.resync_disk_closed(volume);
+        self.out.emit(Effect::CloseDisk { volume });
+        self.abandon_al(volume);
         self.finish_held();
-        self.node.connections.values_mut().for_each(|c| c.peer_devices[d].link.exchange.forget());
-        self.took_place(Set::Disk(d, DiskState::Diskless));
-        self.store_disk(d, DiskState::Diskless);
-        let gone = !self.node.state.replicates_anywhere(d);
+        self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].link.exchange.forget());
+        self.took_place(Set::Disk(volume, DiskState::Diskless));
+        self.store_disk(volume, DiskState::Diskless);
+        let gone = !self.node.state.replicates_anywhere(volume);
         if gone && !self.node.state.is_primary() {
-            self.node.devices[d].size = units::Sector(0);
-            self.node.devices[d].seen.exposed = units::Generation::NONE;
-            self.node.devices[d].seen.outrun = false;
+            self.node.devices[volume].size = units::Sector(0);
+            self.node.devices[volume].seen.exposed = units::Generation::NONE;
+            self.node.devices[volume].seen.outrun = false;
         }
-        self.node.expose_peers_generation(d);
+        self.node.expose_peers_generation(volume);
         for command in commands {
             self.end(Some(command), Ok(()));
         }
     }
 
     /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
-    fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
-        if !self.node.devices[d].metadata_idle() {
+    fn closed_cleanly(&mut self, volume: VolumeNr) -> bool {
+        if !self.node.devices[volume].metadata_idle() {
             return false;
         }
-        if self.node.devices[d].al_waiting() {
+        if self.node.devices[volume].al_waiting() {
             return false;
         }
-        self.account_for_unconfirmed(d);
-        let dev = &mut self.node.devices[d];
+        self.account_for_unconfirmed(volume);
+        let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return true };
         if !b.dirty.is_clean() {
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
             return false;
         }
         if b.closing_clean {
@@ -455,95 +467,95 @@ impl Resource {
         let layout = b.layout;
         let ring = empty_ring(&layout);
         let offset = layout.al_at().0;
-        self.meta(d, Op::LogReset(d), MetaOp::Write { offset, bytes: ring, flush_before: true, fua: true });
+        self.meta(volume, Op::LogReset(volume), MetaOp::Write { offset, bytes: ring, flush_before: true, fua: true });
         false
     }
 
     /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
-    fn account_for_unconfirmed(&mut self, d: VolumeNr) {
-        self.mark_all_unsettled(d);
+    fn account_for_unconfirmed(&mut self, volume: VolumeNr) {
+        self.mark_all_unsettled(volume);
         let open: Vec<SectorRange> = self
             .requests
             .iter()
             .filter_map(|(_, r)| match r {
-                Request::Write(w) if w.device == d => Some(w.range),
+                Request::Write(w) if w.device == volume => Some(w.range),
                 _ => None,
             })
             .collect();
         for range in open {
-            for i in self.node.connections.ids() {
-                self.mark_out_of_sync(i, d, range);
+            for peer in self.node.connections.ids() {
+                self.mark_out_of_sync(peer, volume, range);
             }
         }
     }
 
     /// The empty log is written; the superblock may say so, and not before: it may be written for another reason
     /// meanwhile, and then the log of the next attach would begin beside what is left of this one.
-    pub(crate) fn log_reset_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
+    pub(crate) fn log_reset_done(&mut self, volume: VolumeNr, result: Result<(), DiskError>) {
         if result.is_err() {
-            return self.meta_error(d, "activity log");
+            return self.meta_error(volume, "activity log");
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return };
         b.md.flags.remove(DeviceFlags::PRIMARY_IND);
         b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.disk.crashed_primary);
         b.md.mark_clean();
-        self.md_changed(d);
+        self.md_changed(volume);
     }
 
     // -- errors -------------------------------------------------------------------------------------------------------
 
     pub(crate) fn data_error(
         &mut self,
-        d: VolumeNr,
+        volume: VolumeNr,
         failure: io_error::Failure,
         what: &str,
         range: SectorRange,
         error: IoError,
     ) {
         let text = format!("{what} error ({error}) on the local disk at {range}");
-        self.disk_error(d, failure, text);
+        self.disk_error(volume, failure, text);
     }
 
-    pub(crate) fn flush_error(&mut self, d: VolumeNr) {
+    pub(crate) fn flush_error(&mut self, volume: VolumeNr) {
         let text = "a flush of the local disk failed: what was written since the last one may be lost".to_owned();
-        self.disk_error(d, io_error::Failure::Flush, text);
+        self.disk_error(volume, io_error::Failure::Flush, text);
     }
 
-    pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
-        if self.node.devices[d].backing.is_some() {
-            self.node.devices[d].lets_go(Leaving::AsItIs);
+    pub(crate) fn meta_error(&mut self, volume: VolumeNr, what: &str) {
+        if self.node.devices[volume].backing.is_some() {
+            self.node.devices[volume].lets_go(Leaving::AsItIs);
         }
-        self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
-        self.abandon_al(d);
+        self.disk_error(volume, io_error::Failure::Metadata, format!("writing the {what} failed"));
+        self.abandon_al(volume);
     }
 
-    fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
-        let policy = self.node.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
-        let peer_good = self.node.state.good_peers(d).any(|i| self.node.state.replicates(i, d));
-        let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(d), peer_good);
-        self.out.note(Severity::Error, Some(d), None, reason, format!("{text}: {reason}"));
-        if let Some(disk) = disk.filter(|_| self.node.devices[d].backing.is_some()) {
-            self.took_place(Set::Disk(d, disk));
+    fn disk_error(&mut self, volume: VolumeNr, failure: io_error::Failure, text: String) {
+        let policy = self.node.devices[volume].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
+        let peer_good = self.node.state.good_peers(volume).any(|peer| self.node.state.replicates(peer, volume));
+        let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(volume), peer_good);
+        self.out.note(Severity::Error, Some(volume), None, reason, format!("{text}: {reason}"));
+        if let Some(disk) = disk.filter(|_| self.node.devices[volume].backing.is_some()) {
+            self.took_place(Set::Disk(volume, disk));
             if disk == DiskState::Inconsistent {
                 // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
                 // crashed Primary it would win over the peer's, between equal generations.
-                self.generation_changed(d);
+                self.generation_changed(volume);
             }
         }
     }
 
     /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
-    pub(crate) fn abort_local_io(&mut self, d: VolumeNr) {
+    pub(crate) fn abort_local_io(&mut self, volume: VolumeNr) {
         // The end of one may begin another (the flush of an epoch that is complete now), which the disk, as good as
         // closed, would never answer.
         let next = |r: &Self| {
-            let mut mine = r.ops.iter().filter(|(_, op)| op_uses_disk(op, d, &r.requests, &r.peer_writes));
+            let mut mine = r.ops.iter().filter(|(_, op)| op_uses_disk(op, volume, &r.requests, &r.peer_writes));
             mine.next().map(|(k, _)| k)
         };
         while let Some(key) = next(self) {
             // What is about metadata ends with the disk's backing.
-            self.node.devices[d].disk.meta_pending = 0;
+            self.node.devices[volume].disk.meta_pending = 0;
             if let Some(op) = self.ops.remove(key) {
                 self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
             }
@@ -551,27 +563,28 @@ impl Resource {
     }
 
     /// A disk that does not answer in `disk-timeout` is given up.
-    pub(crate) fn check_disk_timeout(&mut self, d: VolumeNr) {
-        let Some(limit) = self.node.devices[d].disk_timeout() else { return };
+    pub(crate) fn check_disk_timeout(&mut self, volume: VolumeNr) {
+        let Some(limit) = self.node.devices[volume].disk_timeout() else { return };
         let now = self.node.now;
         let stuck = self.ops.iter().any(|(_, op)| match op {
             Op::LocalWrite(k) | Op::LocalRead(k) => {
-                self.requests.get(*k).is_some_and(|r| r.device() == d && now.since(r.started()) >= limit)
+                self.requests.get(*k).is_some_and(|r| r.device() == volume && now.since(r.started()) >= limit)
             }
             _ => false,
         });
-        let dev = &self.node.devices[d];
-        let stuck = stuck || (self.usable(d) && dev.disk.meta_pending > 0 && now.since(dev.disk.meta_since) >= limit);
-        let at_once = self.node.devices[d].disk.leaving == Some(Leaving::AtOnce);
-        if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
-            self.node.devices[d].lets_go(Leaving::AtOnce);
+        let dev = &self.node.devices[volume];
+        let stuck =
+            stuck || (self.usable(volume) && dev.disk.meta_pending > 0 && now.since(dev.disk.meta_since) >= limit);
+        let at_once = self.node.devices[volume].disk.leaving == Some(Leaving::AtOnce);
+        if (stuck || self.resync_stuck_on_disk(volume, limit)) && !at_once {
+            self.node.devices[volume].lets_go(Leaving::AtOnce);
             self.disk_error(
-                d,
+                volume,
                 io_error::Failure::Forced,
                 "the local disk did not answer within disk-timeout".to_owned(),
             );
-            if self.node.state.disk(d) == DiskState::Failed {
-                self.abort_local_io(d);
+            if self.node.state.disk(volume) == DiskState::Failed {
+                self.abort_local_io(volume);
             }
         }
     }
@@ -579,12 +592,12 @@ impl Resource {
 
 impl Node {
     /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
-    fn expose_peers_generation(&mut self, d: VolumeNr) {
-        let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
-        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids.as_ref())
+    fn expose_peers_generation(&mut self, volume: VolumeNr) {
+        let good = self.state.good_peers(volume).find(|peer| self.state.replicates(*peer, volume));
+        if let Some(uuids) = good.and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids.as_ref())
             && self.state.is_primary()
         {
-            self.devices[d].seen.exposed = uuids.current;
+            self.devices[volume].seen.exposed = uuids.current;
         }
     }
 }
@@ -592,7 +605,7 @@ impl Node {
 impl Node {
     fn check_metadata(
         &self,
-        d: VolumeNr,
+        volume: VolumeNr,
         md: &Superblock,
         layout: &Layout,
         opened: &OpenedDisk,
@@ -622,7 +635,7 @@ impl Node {
             _ => layout.capacity().min(opened.backing.to_sectors_floor()),
         };
         let consistent = md.flags.contains(DeviceFlags::CONSISTENT);
-        let configured = self.devices[d].cfg.as_ref().and_then(|c| c.size).map(ByteLen::to_sectors_floor);
+        let configured = self.devices[volume].cfg.as_ref().and_then(|c| c.size).map(ByteLen::to_sectors_floor);
         if data < md.effective_size && (consistent || configured.is_some()) && configured != Some(data) {
             let text = format!(
                 "the device shrank: it holds {} KiB, but {} KiB were in use; give it back its size",
@@ -645,7 +658,7 @@ impl Node {
                 );
                 return Err((119, text));
             }
-            if self.connections.ids().any(|i| md.peers[i.index()].slot.is_none())
+            if self.connections.ids().any(|peer| md.peers[peer.index()].slot.is_none())
                 && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
             {
                 let text = "no bitmap slot is left for a peer: give it the node-id of one that has left, or use more \
@@ -656,9 +669,9 @@ impl Node {
         Ok(())
     }
 
-    fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
-        let dev = &self.devices[d];
-        let peer_disk = self.state.pairs(d).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
+    fn attach_input(&self, volume: VolumeNr, md: &Superblock) -> attach84::Input {
+        let dev = &self.devices[volume];
+        let peer_disk = self.state.pairs(volume).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
         attach84::Input {
             flags: md.flags,
             peers: self.flags_of_peers(md),
@@ -668,7 +681,7 @@ impl Node {
             outrun: dev.lacks_writes(),
             role: self.state.role,
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
-            connected: self.state.replicates_anywhere(d),
+            connected: self.state.replicates_anywhere(volume),
             peer_disk,
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
         }
@@ -676,7 +689,7 @@ impl Node {
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.
     fn flags_of_peers(&self, md: &Superblock) -> PeerFlags {
-        let mut all = self.connections.ids().map(|i| md.peer(i).flags);
+        let mut all = self.connections.ids().map(|peer| md.peer(peer).flags);
         let first = all.next().unwrap_or(md.peers[Superblock::V08_PEER].flags);
         all.fold(first, |mut flags, other| {
             flags.put(PeerFlags::OUTDATED, flags.contains(PeerFlags::OUTDATED) && other.contains(PeerFlags::OUTDATED));
@@ -690,11 +703,11 @@ impl Node {
     /// v09: every peer gets a bitmap slot.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);
-        for i in self.connections.ids() {
-            if md.peers[i.index()].slot.is_none() {
+        for peer in self.connections.ids() {
+            if md.peers[peer.index()].slot.is_none() {
                 let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
                 let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
-                md.peers[i.index()].slot = free;
+                md.peers[peer.index()].slot = free;
             }
         }
     }
@@ -713,23 +726,25 @@ impl Device {
     }
 }
 
-/// Is this operation one that must end before the disk of device `d` is closed?
+/// Is this operation one that must end before the disk of the volume is closed?
 fn op_uses_disk(
     op: &Op,
-    d: VolumeNr,
+    volume: VolumeNr,
     requests: &crate::slab::Slab<Request>,
     peer_writes: &crate::slab::Slab<crate::peer_write::write::PeerWrite>,
 ) -> bool {
     match op {
-        Op::LocalWrite(k) | Op::LocalRead(k) | Op::LocalFlush(k) => requests.get(*k).is_some_and(|r| r.device() == d),
-        Op::PeerWrite(k) => peer_writes.get(*k).is_some_and(|w| w.device == d),
+        Op::LocalWrite(k) | Op::LocalRead(k) | Op::LocalFlush(k) => {
+            requests.get(*k).is_some_and(|r| r.device() == volume)
+        }
+        Op::PeerWrite(k) => peer_writes.get(*k).is_some_and(|w| w.device == volume),
         Op::PeerRead { device, .. }
         | Op::ResyncRead { device, .. }
         | Op::ResyncWrite { device, .. }
         | Op::ResyncDigest { device, .. }
         | Op::EpochFlush { device, .. }
-        | Op::LossFlush { device, .. } => *device == d,
-        Op::AlBlock(x) | Op::BitmapPage(x, _) | Op::Superblock(x) | Op::Attach(x) | Op::LogReset(x) => *x == d,
+        | Op::LossFlush { device, .. } => *device == volume,
+        Op::AlBlock(x) | Op::BitmapPage(x, _) | Op::Superblock(x) | Op::Attach(x) | Op::LogReset(x) => *x == volume,
     }
 }
 

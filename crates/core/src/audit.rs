@@ -24,15 +24,15 @@ impl Resource {
         }
         assert!(self.to_settle.is_empty(), "a change is not finished");
         assert!(self.out.endings.is_empty(), "a link that must end has not ended");
-        for (i, c) in self.node.connections.iter() {
-            self.audit_connection(i, c);
-            for d in self.node.devices.ids() {
-                self.audit_pair(i, d);
+        for (peer, c) in self.node.connections.iter() {
+            self.audit_connection(peer, c);
+            for volume in self.node.devices.ids() {
+                self.audit_pair(peer, volume);
             }
         }
-        for d in self.node.devices.ids() {
-            self.audit_device(d);
-            self.audit_unlogged(d);
+        for volume in self.node.devices.ids() {
+            self.audit_device(volume);
+            self.audit_unlogged(volume);
         }
         for (key, request) in self.requests.iter() {
             if let Request::Write(write) = request {
@@ -41,77 +41,95 @@ impl Resource {
         }
     }
 
-    fn audit_connection(&self, i: NodeId, c: &Connection) {
-        assert!(c.held.adds_up(), "bytes held for peer {i}: {:?}", c.held);
-        let of_peer = self.peer_writes.iter().filter(|(_, w)| w.connection == i);
+    fn audit_connection(&self, peer: NodeId, c: &Connection) {
+        assert!(c.held.adds_up(), "bytes held for peer {peer}: {:?}", c.held);
+        let of_peer = self.peer_writes.iter().filter(|(_, w)| w.connection == peer);
         let writes: u64 = of_peer.map(|(_, w)| w.cost()).sum();
         let reads = self.ops.iter().filter_map(|(_, op)| match op {
-            Op::PeerRead { connection, request, .. } if *connection == i => Some(request.size.0 + PACKET_COST),
+            Op::PeerRead { connection, request, .. } if *connection == peer => Some(request.size.0 + PACKET_COST),
             _ => None,
         });
-        assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {i}");
+        assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {peer}");
         if c.link.is_none() {
-            assert!(!self.node.state.is_connected(i), "peer {i} is connected without a link");
-            assert!(c.held.is_empty() && c.log.is_at_rest(), "peer {i}: left from a link");
-            assert!(c.epochs.is_empty(), "peer {i}: epochs of no link");
+            assert!(!self.node.state.is_connected(peer), "peer {peer} is connected without a link");
+            assert!(c.held.is_empty() && c.log.is_at_rest(), "peer {peer}: left from a link");
+            assert!(c.epochs.is_empty(), "peer {peer}: epochs of no link");
         }
         for key in c.log.kept() {
-            let kept = self.requests.get(key).is_none_or(|r| matches!(r, Request::Write(w) if w.legs.is_kept(i)));
-            assert!(kept, "peer {i}: {key:#x} is not kept for its return");
+            let kept = self.requests.get(key).is_none_or(|r| matches!(r, Request::Write(w) if w.legs.is_kept(peer)));
+            assert!(kept, "peer {peer}: {key:#x} is not kept for its return");
         }
         let epochs = c.log.unconfirmed().zip(c.log.unconfirmed().skip(1));
         for (one, next) in epochs {
-            assert!(next.epoch.wrapping_sub(one.epoch) < 1 << 31, "peer {i}: epochs {} and {}", one.epoch, next.epoch);
+            assert!(
+                next.epoch.wrapping_sub(one.epoch) < 1 << 31,
+                "peer {peer}: epochs {} and {}",
+                one.epoch,
+                next.epoch
+            );
         }
         for sent in c.log.unconfirmed() {
             if let Some(Request::Write(w)) = self.requests.get(sent.request) {
-                assert!(w.legs.is_on_link(i) && w.submitted.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
+                assert!(
+                    w.legs.is_on_link(peer) && w.submitted.epoch == sent.epoch,
+                    "peer {peer}: a write in the log: {w:?}"
+                );
             }
         }
     }
 
-    fn audit_pair(&self, i: NodeId, d: VolumeNr) {
-        let replication = self.node.state.replication(i, d);
+    fn audit_pair(&self, peer: NodeId, volume: VolumeNr) {
+        let replication = self.node.state.replication(peer, volume);
         assert!(
-            replication == Replication::Off || self.node.state.is_connected(i),
-            "volume {d} is {replication} with peer {i}, who is not connected"
+            replication == Replication::Off || self.node.state.is_connected(peer),
+            "volume {volume} is {replication} with peer {peer}, who is not connected"
         );
-        let pd = &self.node.connections[i].peer_devices[d];
+        let pd = &self.node.connections[peer].peer_devices[volume];
         // Those wait for the peer to come back.
         let pending = self.requests.iter().filter(|(_, request)| match request {
-            Request::Write(w) => w.device == d && w.legs.awaits(i) && !w.legs.is_kept(i),
-            Request::Read(r) => r.device == d && r.remote == Some(i),
+            Request::Write(w) => w.device == volume && w.legs.awaits(peer) && !w.legs.is_kept(peer),
+            Request::Read(r) => r.device == volume && r.remote == Some(peer),
             Request::Flush(_) => false,
         });
-        if self.node.connections[i].link.is_some() {
-            assert_eq!(pd.link.io.pending as usize, pending.count(), "answers of peer {i} that volume {d} waits for");
+        if self.node.connections[peer].link.is_some() {
+            assert_eq!(
+                pd.link.io.pending as usize,
+                pending.count(),
+                "answers of peer {peer} that volume {volume} waits for"
+            );
         }
-        let session = self.node.connections[i].session;
-        let unacked = self.peer_writes.iter().filter(|(_, w)| (w.connection, w.device, w.session) == (i, d, session));
-        if self.node.connections[i].link.is_some() {
-            assert_eq!(pd.link.io.unacked as usize, unacked.count(), "writes of peer {i} to volume {d}");
+        let session = self.node.connections[peer].session;
+        let unacked =
+            self.peer_writes.iter().filter(|(_, w)| (w.connection, w.device, w.session) == (peer, volume, session));
+        if self.node.connections[peer].link.is_some() {
+            assert_eq!(pd.link.io.unacked as usize, unacked.count(), "writes of peer {peer} to volume {volume}");
         }
     }
 
-    fn audit_device(&self, d: VolumeNr) {
-        let dev = &self.node.devices[d];
-        let of = |wanted: fn(&Op) -> Option<VolumeNr>| self.ops.iter().filter(|(_, op)| wanted(op) == Some(d)).count();
+    fn audit_device(&self, volume: VolumeNr) {
+        let dev = &self.node.devices[volume];
+        let of =
+            |wanted: fn(&Op) -> Option<VolumeNr>| self.ops.iter().filter(|(_, op)| wanted(op) == Some(volume)).count();
         let local = self.ops.iter().filter(|(_, op)| match op {
             Op::LocalWrite(key) | Op::LocalRead(key) | Op::LocalFlush(key) => {
-                self.requests.get(*key).is_some_and(|request| request.device() == d)
+                self.requests.get(*key).is_some_and(|request| request.device() == volume)
             }
             _ => false,
         });
-        assert_eq!(dev.disk.local_pending as usize, local.count(), "volume {d}: disk operations");
+        assert_eq!(dev.disk.local_pending as usize, local.count(), "volume {volume}: disk operations");
         assert!(
             dev.disk.upper_pending > 0 || dev.repetitions.is_empty(),
-            "volume {d}: nothing is there to be done again"
+            "volume {volume}: nothing is there to be done again"
         );
         let meta = of(|op| match op {
-            Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) => Some(*d),
+            Op::AlBlock(volume)
+            | Op::BitmapPage(volume, _)
+            | Op::Superblock(volume)
+            | Op::Attach(volume)
+            | Op::LogReset(volume) => Some(*volume),
             _ => None,
         });
-        assert_eq!(dev.disk.meta_pending as usize, meta, "volume {d}: metadata operations");
+        assert_eq!(dev.disk.meta_pending as usize, meta, "volume {volume}: metadata operations");
     }
 
     fn audit_write(&self, key: u64, w: &Write) {
@@ -128,34 +146,37 @@ impl Node {
     /// A write is about to be submitted, to these peers: it never is complete without having come to one that is
     /// connected and calls its copy good, nor, beside one that may decide otherwise, before it is known whether that
     /// lets itself be brought up to date.
-    pub(crate) fn audit_routes(&self, d: VolumeNr, data_to: NodeMask) {
+    pub(crate) fn audit_routes(&self, volume: VolumeNr, data_to: NodeMask) {
         if !cfg!(debug_assertions) {
             return;
         }
-        for (i, c) in self.connections.iter().filter(|(i, c)| c.speaks9() && !data_to.contains(*i)) {
-            let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
+        for (peer, c) in self.connections.iter().filter(|(peer, c)| c.speaks9() && !data_to.contains(*peer)) {
+            let (own, pd) = (self.state.replication(peer, volume), &c.peer_devices[volume]);
             let says_good =
                 pd.link.told.says_disk == Some(DiskState::UpToDate) && pd.link.told.says == Replication::Established;
             // Its word may have crossed the decision to bring it up to date, to which it has agreed.
             let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
             // Or that it gives up its disk.
-            let gone = self.state.peer_disk(i, d) < DiskState::Inconsistent;
-            let agreed = gone || begins && !self.awaits_target(d);
-            assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
+            let gone = self.state.peer_disk(peer, volume) < DiskState::Inconsistent;
+            let agreed = gone || begins && !self.awaits_target(volume);
+            assert!(
+                !says_good || agreed,
+                "volume {volume}: peer {peer} calls its copy good, and would not get a write: {own}"
+            );
         }
     }
 
     /// What has left the log, and of which nobody has said who has it, is marked for all but its writer.
-    fn audit_unlogged(&self, d: VolumeNr) {
-        let Some(b) = &self.devices[d].backing else { return };
-        for (i, c) in self.connections.iter() {
-            for write in c.unsettled.iter().filter(|write| write.volume == d && write.log == InLog::Left) {
+    fn audit_unlogged(&self, volume: VolumeNr) {
+        let Some(b) = &self.devices[volume].backing else { return };
+        for (peer, c) in self.connections.iter() {
+            for write in c.unsettled.iter().filter(|write| write.volume == volume && write.log == InLog::Left) {
                 let blocks = b.area().touched(write.range);
                 for other in
-                    self.connections.ids().filter(|other| *other != i && self.devices[d].slot(*other).is_some())
+                    self.connections.ids().filter(|other| *other != peer && self.devices[volume].slot(*other).is_some())
                 {
-                    let marked = self.known_different(d, other, write.range);
-                    assert_eq!(marked, blocks.end - blocks.start, "peer {other} may lack {write:?} of peer {i}");
+                    let marked = self.known_different(volume, other, write.range);
+                    assert_eq!(marked, blocks.end - blocks.start, "peer {other} may lack {write:?} of peer {peer}");
                 }
             }
         }

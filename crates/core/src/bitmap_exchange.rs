@@ -17,40 +17,41 @@ use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, S
 impl Resource {
     /// We are WFBitMapS: our bitmap goes first. The target may lack what others have written, and not yet said who has
     /// it (`docs/spec/connection-and-state.md` 2.6, row 28); also a node that has just ceased to be Primary.
-    pub(crate) fn bitmap_exchange_as_source(&mut self, i: NodeId, d: VolumeNr) {
-        self.mark_unsettled_for(i, d);
-        self.send_bitmap(i, d);
+    pub(crate) fn bitmap_exchange_as_source(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.mark_unsettled_for(peer, volume);
+        self.send_bitmap(peer, volume);
     }
 
-    fn send_bitmap(&mut self, i: NodeId, d: VolumeNr) {
-        self.account_for_sent(i, d);
-        let (Some(dialect), Some(slot)) = (self.node.connections[i].dialect(), self.node.devices[d].slot(i)) else {
+    fn send_bitmap(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.account_for_sent(peer, volume);
+        let (Some(dialect), Some(slot)) = (self.node.connections[peer].dialect(), self.node.devices[volume].slot(peer))
+        else {
             return;
         };
-        let mut sender = BitmapSender::new(&dialect, self.node.connections[i].cfg.use_rle);
-        let Some(b) = self.node.devices[d].backing.as_mut() else { return };
+        let mut sender = BitmapSender::new(&dialect, self.node.connections[peer].cfg.use_rle);
+        let Some(b) = self.node.devices[volume].backing.as_mut() else { return };
         let bits = std::mem::replace(&mut b.bitmaps[slot], units::BitSet::new(0));
         while let Some(packet) = sender.next_packet(&bits) {
-            self.send(i, Socket::Data, d, packet);
+            self.send(peer, Socket::Data, volume, packet);
         }
-        let b = self.node.devices[d].backing.as_mut().expect("sending does not detach");
+        let b = self.node.devices[volume].backing.as_mut().expect("sending does not detach");
         b.bitmaps[slot] = bits;
     }
 
     /// A piece of the peer's bitmap.
-    pub(crate) fn bitmap_received(&mut self, i: NodeId, d: VolumeNr, packet: &Packet) {
-        let Some(dialect) = self.node.connections[i].dialect() else { return };
-        let Some(slot) = self.node.devices[d].slot(i) else {
+    pub(crate) fn bitmap_received(&mut self, peer: NodeId, volume: VolumeNr, packet: &Packet) {
+        let Some(dialect) = self.node.connections[peer].dialect() else { return };
+        let Some(slot) = self.node.devices[volume].slot(peer) else {
             return self.out.protocol_error(
-                i,
+                peer,
                 Topic::BitmapWithoutDisk,
                 "a bitmap for a volume without a disk".to_owned(),
             );
         };
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = match self.node.connections[i].peer_devices[d].link.exchange.take_bitmap() {
+        let mut receiver = match self.node.connections[peer].peer_devices[volume].link.exchange.take_bitmap() {
             PeersBitmap::Arriving(receiver) => receiver,
             PeersBitmap::Awaited | PeersBitmap::Early => BitmapReceiver::new(&dialect, bits),
         };
@@ -66,53 +67,54 @@ impl Resource {
             _ => unreachable!("only bitmap packets come here"),
         };
         match end {
-            Err(violation) => self.out.protocol_error(i, Topic::BadBitmap, violation.to_string()),
-            Ok(false) => {
-                self.node.connections[i].peer_devices[d].link.exchange.put_bitmap(PeersBitmap::Arriving(receiver))
-            }
-            Ok(true) => self.bitmap_complete(i, d),
+            Err(violation) => self.out.protocol_error(peer, Topic::BadBitmap, violation.to_string()),
+            Ok(false) => self.node.connections[peer].peer_devices[volume]
+                .link
+                .exchange
+                .put_bitmap(PeersBitmap::Arriving(receiver)),
+            Ok(true) => self.bitmap_complete(peer, volume),
         }
     }
 
-    pub(crate) fn bitmap_complete(&mut self, i: NodeId, d: VolumeNr) {
-        self.write_bitmap(d);
-        let next = match self.node.state.replication(i, d) {
+    pub(crate) fn bitmap_complete(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.write_bitmap(volume);
+        let next = match self.node.state.replication(peer, volume) {
             Replication::WFBitMapT => {
-                self.send_bitmap(i, d);
-                if self.node.connections[i].speaks9() {
-                    return self.begin_as_target9(i, d);
+                self.send_bitmap(peer, volume);
+                if self.node.connections[peer].speaks9() {
+                    return self.begin_as_target9(peer, volume);
                 }
                 Replication::WFSyncUUID
             }
-            Replication::WFBitMapS => return self.begin_as_source(i, d),
+            Replication::WFBitMapS => return self.begin_as_source(peer, volume),
             other => {
                 if other == Replication::Established {
                     // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                    self.node.connections[i].peer_devices[d].link.exchange.put_bitmap(PeersBitmap::Early);
+                    self.node.connections[peer].peer_devices[volume].link.exchange.put_bitmap(PeersBitmap::Early);
                 }
                 return self.out.note(
                     Severity::Info,
-                    Some(d),
-                    Some(i),
+                    Some(volume),
+                    Some(peer),
                     Topic::LateBitmap,
                     format!("bitmap received in {other}"),
                 );
             }
         };
-        self.enter_resync(i, Set::Replication(i, d, next).into());
+        self.enter_resync(peer, Set::Replication(peer, volume, next).into());
     }
 
     // -- generations of a resync --------------------------------------------------------------------------------------
 
     /// Begins the generation of a resync. The target learns of it when it is on disk here: a source that has forgotten
     /// it after a crash would not recognise the target's data.
-    pub(crate) fn send_sync_uuid(&mut self, i: NodeId, d: VolumeNr) {
-        self.begin_first_generation(i, d);
-        let mut set = self.node.devices[d].uuids(i);
+    pub(crate) fn send_sync_uuid(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.begin_first_generation(peer, volume);
+        let mut set = self.node.devices[volume].uuids(peer);
         let random = self.draw_generation();
         let sync = set.start_sync_source(random);
-        self.put_uuids(i, d, &set);
-        self.node.connections[i].peer_devices[d].link.exchange.owe_sync_uuid(sync);
+        self.put_uuids(peer, volume, &set);
+        self.node.connections[peer].peer_devices[volume].link.exchange.owe_sync_uuid(sync);
     }
 
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
@@ -120,89 +122,89 @@ impl Resource {
     ///
     /// Nor does the target get a generation that a third node may have with less in it: the target does not know of
     /// that.
-    fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
-        let first = self.node.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
-        if first || self.absent_lacks_something(i, d) {
-            self.new_generation_beside_target(i, d);
+    fn begin_first_generation(&mut self, peer: NodeId, volume: VolumeNr) {
+        let first = self.node.devices[volume].uuids(peer).current.same(Generation::JUST_CREATED);
+        if first || self.absent_lacks_something(peer, volume) {
+            self.new_generation_beside_target(peer, volume);
         }
     }
 
     /// Below protocol 96 the source says the generation before it becomes SyncSource; from then on the change of the
     /// state brings it (`docs/spec/wire-protocol.md` 9.2).
-    pub(crate) fn send_sync_uuid_first(&mut self, i: NodeId, d: VolumeNr) {
-        if self.node.connections[i].version() < 96 {
-            self.send_sync_uuid(i, d);
+    pub(crate) fn send_sync_uuid_first(&mut self, peer: NodeId, volume: VolumeNr) {
+        if self.node.connections[peer].version() < 96 {
+            self.send_sync_uuid(peer, volume);
         }
     }
 
     /// The present generations are on disk.
-    pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
-        for i in self.node.connections.ids() {
-            if let Some(sync) = self.node.connections[i].peer_devices[d].link.exchange.take_owed_sync_uuid() {
-                self.send(i, Socket::Data, d, Packet::SyncUuid(sync));
+    pub(crate) fn send_due_sync_uuid(&mut self, volume: VolumeNr) {
+        for peer in self.node.connections.ids() {
+            if let Some(sync) = self.node.connections[peer].peer_devices[volume].link.exchange.take_owed_sync_uuid() {
+                self.send(peer, Socket::Data, volume, Packet::SyncUuid(sync));
             }
         }
     }
 
     /// P_SYNC_UUID: from now on our data is that of the resync.
-    pub(crate) fn sync_uuid_received(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        match self.node.state.replication(i, d) {
+    pub(crate) fn sync_uuid_received(&mut self, peer: NodeId, volume: VolumeNr, sync: Generation) {
+        match self.node.state.replication(peer, volume) {
             Replication::WFSyncUUID | Replication::Behind => {}
             _ => {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
                 // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
-                if self.node.devices[d].backing.is_some() {
-                    self.node.connections[i].peer_devices[d].link.exchange.sync_uuid_is_early(sync);
+                if self.node.devices[volume].backing.is_some() {
+                    self.node.connections[peer].peer_devices[volume].link.exchange.sync_uuid_is_early(sync);
                 }
                 return;
             }
         }
-        self.begin_as_target(i, d, sync);
+        self.begin_as_target(peer, volume, sync);
     }
 
     /// All blocks are here (but for those that failed).
-    pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
-        if self.node.connections[i].peer_devices[d].source_went_on() {
+    pub(crate) fn resync_finished_as_target(&mut self, peer: NodeId, volume: VolumeNr) {
+        if self.node.connections[peer].peer_devices[volume].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::SourceWentOn, text);
+            return self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::SourceWentOn, text);
         }
-        let failed = self.bits_failed(i, d);
-        if self.node.connections[i].speaks9() {
-            return self.resync_finished_as_target9(i, d, failed);
+        let failed = self.bits_failed(peer, volume);
+        if self.node.connections[peer].speaks9() {
+            return self.resync_finished_as_target9(peer, volume, failed);
         }
-        let mut change = Change::from(Set::Replication(i, d, Replication::Established));
+        let mut change = Change::from(Set::Replication(peer, volume, Replication::Established));
         if failed == 0 {
-            if let Some(u) = self.node.connections[i].peer_devices[d].link.told.uuids {
+            if let Some(u) = self.node.connections[peer].peer_devices[volume].link.told.uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
-                let mut set = self.node.devices[d].uuids(i);
+                let mut set = self.node.devices[volume].uuids(peer);
                 set.finish_sync_target(&source);
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {
                     set.current.with_primary_bit(self.node.state.is_primary())
                 };
-                self.put_uuids(i, d, &set);
-                self.node.peer_has_our_generations(i, d);
+                self.put_uuids(peer, volume, &set);
+                self.node.peer_has_our_generations(peer, volume);
             }
-            change.push(Set::Disk(d, DiskState::UpToDate));
-            change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+            change.push(Set::Disk(volume, DiskState::UpToDate));
+            change.push(Set::PeerDisk(peer, volume, DiskState::UpToDate));
         } else {
-            change.push(Set::Disk(d, DiskState::Inconsistent));
-            change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+            change.push(Set::Disk(volume, DiskState::Inconsistent));
+            change.push(Set::PeerDisk(peer, volume, DiskState::UpToDate));
         }
-        self.report_end(i, d, failed);
+        self.report_end(peer, volume, failed);
         self.took_place(change);
     }
 
     /// The target said that it is done. True if that was what its packet meant.
     pub(crate) fn peer_finished_resync(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         theirs: &StateWord,
         peer_disk: DiskState,
     ) -> bool {
-        let source = self.node.state.replication(i, d).is_source();
+        let source = self.node.state.replication(peer, volume).is_source();
         if !source || theirs.conn != ConnState::Connected {
             return false;
         }
@@ -210,10 +212,10 @@ impl Resource {
         // the same stream, by what it asked for, or by nothing being left. Not by its own writes, though they clear
         // bits: they may be of a verify before this. Nor by confirming ours: that may have overtaken this, on the
         // other stream.
-        let rs = &self.node.connections[i].peer_devices[d].resync;
-        let left = self.node.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
+        let rs = &self.node.connections[peer].peer_devices[volume].resync;
+        let left = self.node.devices[volume].bits_left(peer).saturating_sub(self.bits_confirmed(peer, volume));
         let unaware = rs.total > 0 && left > 0 && !rs.known;
-        let failed = self.bits_failed(i, d);
+        let failed = self.bits_failed(peer, volume);
         // A block that could not be copied was asked for, too; without its disk a target need not have asked.
         let asked = failed > 0 && peer_disk == DiskState::Inconsistent || peer_disk < DiskState::Inconsistent;
         if unaware && !asked {
@@ -221,64 +223,65 @@ impl Resource {
         }
         // A write that has failed here, which the peer may have, is marked here alone. Of two Primaries each would go
         // on without the other one: they stay connected, and it is copied when one is demoted.
-        let stays = self.both_primary(i, d) && self.node.connections[i].peer_devices[d].lasting.write_failed;
+        let stays =
+            self.both_primary(peer, volume) && self.node.connections[peer].peer_devices[volume].lasting.write_failed;
         if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::ResyncIncomplete, text);
+            self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::ResyncIncomplete, text);
             return true;
         }
         if peer_disk == DiskState::UpToDate {
-            let mut set = self.node.devices[d].uuids(i);
+            let mut set = self.node.devices[volume].uuids(peer);
             set.retire_bitmap();
-            self.put_uuids(i, d, &set);
-            self.node.peer_has_our_generations(i, d);
+            self.put_uuids(peer, volume, &set);
+            self.node.peer_has_our_generations(peer, volume);
         }
         if peer_disk < DiskState::Inconsistent {
-            let left = self.node.devices[d].bits_left(i) * 4;
+            let left = self.node.devices[volume].bits_left(peer) * 4;
             let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
-            self.out.note(Severity::Error, Some(d), Some(i), Topic::ResyncGivenUp, text);
+            self.out.note(Severity::Error, Some(volume), Some(peer), Topic::ResyncGivenUp, text);
         } else {
-            self.report_end(i, d, failed);
+            self.report_end(peer, volume, failed);
         }
         let change: Change = [
-            Set::Replication(i, d, Replication::Established),
-            Set::PeerRole(i, d, theirs.role),
-            Set::PeerDisk(i, d, peer_disk),
-            Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
+            Set::Replication(peer, volume, Replication::Established),
+            Set::PeerRole(peer, volume, theirs.role),
+            Set::PeerDisk(peer, volume, peer_disk),
+            Set::PausedByPeer(peer, volume, theirs.aftr_isp || theirs.user_isp),
         ]
         .into_iter()
         .collect();
         self.took_place(change);
         if peer_disk == DiskState::UpToDate && left > 0 {
-            self.repair_when_one_is_demoted(i, d);
+            self.repair_when_one_is_demoted(peer, volume);
         }
-        let all = self.node.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
+        let all = self.node.state.peers[peer].volumes.values().all(|p| p.disk == DiskState::UpToDate)
             && self.node.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
-        let asked_elsewhere = self.node.connections[i].speaks9();
+        let asked_elsewhere = self.node.connections[peer].speaks9();
         if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
-            self.out.handler(Handler::UnfencePeer, None, Some(i));
+            self.out.handler(Handler::UnfencePeer, None, Some(peer));
         }
         true
     }
 
-    pub(crate) fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
-        self.node.connections[i].peer_devices[d].lasting.write_failed &= failed > 0;
-        let rs = &self.node.connections[i].peer_devices[d].resync;
+    pub(crate) fn report_end(&mut self, peer: NodeId, volume: VolumeNr, failed: u64) {
+        self.node.connections[peer].peer_devices[volume].lasting.write_failed &= failed > 0;
+        let rs = &self.node.connections[peer].peer_devices[volume].resync;
         let seconds = rs.started.map_or(0.0, |t| self.node.now.since(t).as_secs_f64());
         let kib = rs.total * 4;
         let severity = if failed == 0 { Severity::Info } else { Severity::Error };
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
-        self.out.tell(severity, Some(d), Some(i), Topic::ResyncDone, Event::ResyncEnded { failed }, text);
+        self.out.tell(severity, Some(volume), Some(peer), Topic::ResyncDone, Event::ResyncEnded { failed }, text);
     }
 }
 
 impl Node {
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
-    pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.devices[d].uuids(i);
-        if let Some(u) = &mut self.connections[i].peer_devices[d].link.told.uuids {
+    pub(crate) fn peer_has_our_generations(&mut self, peer: NodeId, volume: VolumeNr) {
+        let set = self.devices[volume].uuids(peer);
+        if let Some(u) = &mut self.connections[peer].peer_devices[volume].link.told.uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
         }
     }

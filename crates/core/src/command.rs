@@ -49,12 +49,12 @@ impl Resource {
             there.ok_or_else(|| failure(158, format!("there is no peer {p}")))
         };
         let started = match command {
-            Command::Attach { volume: v } => volume(self, v).map(|d| self.attach(d, Some(id))),
-            Command::Detach { volume: v, force } => volume(self, v).map(|d| self.detach(id, d, force)),
+            Command::Attach { volume: v } => volume(self, v).map(|v| self.attach(v, Some(id))),
+            Command::Detach { volume: v, force } => volume(self, v).map(|v| self.detach(id, v, force)),
             Command::Connect { peer: p, discard_my_data, tentative } => {
-                peer(self, p).map(|i| self.connect(id, i, discard_my_data, tentative))
+                peer(self, p).map(|p| self.connect(id, p, discard_my_data, tentative))
             }
-            Command::Disconnect { peer: p, force } => peer(self, p).map(|i| self.disconnect(id, i, force)),
+            Command::Disconnect { peer: p, force } => peer(self, p).map(|p| self.disconnect(id, p, force)),
             Command::Primary { force } => {
                 self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
                 Ok(())
@@ -67,31 +67,31 @@ impl Resource {
                 self.wait_for(id, Waiting::Demote { force, asked: false });
                 Ok(())
             }
-            Command::Invalidate { volume: v } => volume(self, v).map(|d| self.invalidate(id, d, None, Copied::All)),
+            Command::Invalidate { volume: v } => volume(self, v).map(|v| self.invalidate(id, v, None, Copied::All)),
             Command::InvalidateRemote { volume: v, peer: p } => {
-                peer(self, p).and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
-                    self.invalidate(id, d, Some(i), Copied::All);
+                peer(self, p).and_then(|p| Ok((p, volume(self, v)?))).map(|(p, v)| {
+                    self.invalidate(id, v, Some(p), Copied::All);
                 })
             }
             Command::InvalidateMarked(v, p) => {
                 let remote = p.map(|p| peer(self, p)).transpose();
-                remote.and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
-                    self.invalidate(id, d, i, Copied::Marked);
+                remote.and_then(|p| Ok((p, volume(self, v)?))).map(|(p, v)| {
+                    self.invalidate(id, v, p, Copied::Marked);
                 })
             }
-            Command::PauseSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, true)),
-            Command::ResumeSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, false)),
-            Command::SuspendIo { volume: v } => volume(self, v).map(|d| self.suspend_io(id, d)),
-            Command::ResumeIo { volume: v } => volume(self, v).map(|d| self.resume_io(id, d)),
-            Command::Outdate { volume: v } => volume(self, v).map(|d| self.outdate(id, d)),
+            Command::PauseSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, true)),
+            Command::ResumeSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, false)),
+            Command::SuspendIo { volume: v } => volume(self, v).map(|v| self.suspend_io(id, v)),
+            Command::ResumeIo { volume: v } => volume(self, v).map(|v| self.resume_io(id, v)),
+            Command::Outdate { volume: v } => volume(self, v).map(|v| self.outdate(id, v)),
             Command::NewCurrentUuid { volume: v, clear_bitmap } => {
-                volume(self, v).map(|d| self.new_current_uuid(id, d, clear_bitmap))
+                volume(self, v).map(|v| self.new_current_uuid(id, v, clear_bitmap))
             }
-            Command::Resize { volume: v, flags } => volume(self, v).map(|d| self.resize(id, d, flags)),
+            Command::Resize { volume: v, flags } => volume(self, v).map(|v| self.resize(id, v, flags)),
             Command::Verify { volume: v, peer: p, start, stop, repair } => {
                 let wish = VerifyRange { start, stop, repair };
                 let with = p.map(|p| peer(self, p)).transpose();
-                with.and_then(|i| Ok((i, volume(self, v)?))).and_then(|(i, d)| self.verify(id, i, d, wish))
+                with.and_then(|p| Ok((p, volume(self, v)?))).and_then(|(p, v)| self.verify(id, p, v, wish))
             }
             Command::ChangeOptions(cfg) => {
                 self.change_options(*cfg);
@@ -125,9 +125,9 @@ impl Resource {
 
     /// Looks at every waiting command again.
     pub(crate) fn pump_commands(&mut self) {
-        for i in self.node.connections.ids() {
-            if let Some((d, change)) = self.node.connections[i].asked_later.take() {
-                self.peer_asks_change(i, Some(d), &change);
+        for peer in self.node.connections.ids() {
+            if let Some((volume, change)) = self.node.connections[peer].asked_later.take() {
+                self.peer_asks_change(peer, Some(volume), &change);
                 self.end_links();
             }
         }
@@ -135,13 +135,13 @@ impl Resource {
             self.step_commands();
             self.end_unanswerable();
             self.end_links();
-            let had_disk = self.node.devices.values().filter(|d| d.backing.is_some()).count();
-            for d in self.node.devices.ids() {
-                self.pump_detach(d);
+            let had_disk = self.node.devices.values().filter(|dev| dev.backing.is_some()).count();
+            for volume in self.node.devices.ids() {
+                self.pump_detach(volume);
                 self.end_links();
             }
             // What waits for a disk to be closed goes on now: nothing else may ever come in.
-            let closed = self.node.devices.values().filter(|d| d.backing.is_some()).count() != had_disk;
+            let closed = self.node.devices.values().filter(|dev| dev.backing.is_some()).count() != had_disk;
             if !closed && self.begun.is_empty() {
                 return;
             }
@@ -187,7 +187,7 @@ impl Resource {
         }
     }
 
-    fn answered(&mut self, i: NodeId, command: Caller, outcome: Result<(), Refusal>) {
+    fn answered(&mut self, from: NodeId, command: Caller, outcome: Result<(), Refusal>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
         let Pending { id, what, .. } = self.pending.remove(at);
         let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
@@ -197,17 +197,17 @@ impl Resource {
         }
         let progress = match what {
             Waiting::Promote { promotion, stage: Stage::Answer } => self.promotion_result(promotion, outcome),
-            Waiting::Disconnect { peer, step, sent: true } if peer == i => {
+            Waiting::Disconnect { peer, step, sent: true } if peer == from => {
                 self.disconnect_result(peer, step, outcome.map_err(|r| r.code))
             }
-            Waiting::Reconnect { peer, step, sent: true } if peer == i => {
+            Waiting::Reconnect { peer, step, sent: true } if peer == from => {
                 let again = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
                 self.come_back(peer, again)
             }
             Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
             Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
-                let next = self.disconnect_result(i, step, outcome.map_err(|r| r.code));
-                self.leave_peer_result(i, force, next)
+                let next = self.disconnect_result(from, step, outcome.map_err(|r| r.code));
+                self.leave_peer_result(from, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
                 Ok(()) if self.node.devices[volume].disk.leaving.is_none() => Progress::Ended(Ok(())),
@@ -241,21 +241,21 @@ impl Resource {
     // -- pausing and freezing -----------------------------------------------------------------------------------------
 
     /// The administrator's word about a volume's resync, with whatever peer.
-    fn pause(&mut self, id: Caller, d: VolumeNr, on: bool) {
+    fn pause(&mut self, id: Caller, volume: VolumeNr, on: bool) {
         let differs: Vec<_> =
-            self.node.state.pairs(d).filter(|(_, p)| p.paused.by_user != on).map(|(i, _)| i).collect();
+            self.node.state.pairs(volume).filter(|(_, p)| p.paused.by_user != on).map(|(peer, _)| peer).collect();
         let result = if differs.is_empty() {
             let (code, text) = if on { (134, "resync is paused already") } else { (135, "resync is not paused here") };
             Err(failure(code, text))
         } else {
-            let change: Change = differs.into_iter().map(|i| Set::PausedByUser(i, d, on)).collect();
-            self.make(change, Kind::Fact).map_err(|r| self.refusal(d, r.code))
+            let change: Change = differs.into_iter().map(|peer| Set::PausedByUser(peer, volume, on)).collect();
+            self.make(change, Kind::Fact).map_err(|r| self.refusal(volume, r.code))
         };
         let result = match result {
-            Ok(()) if !on && self.node.state.pairs(d).any(|(_, p)| p.paused.by_peer) => {
+            Ok(()) if !on && self.node.state.pairs(volume).any(|(_, p)| p.paused.by_peer) => {
                 Err(failure(157, "the peer still pauses the resync"))
             }
-            Ok(()) if !on && self.node.state.pairs(d).any(|(_, p)| p.paused.by_dependency) => {
+            Ok(()) if !on && self.node.state.pairs(volume).any(|(_, p)| p.paused.by_dependency) => {
                 Err(failure(156, "a dependency still pauses the resync"))
             }
             other => other,
@@ -263,12 +263,12 @@ impl Resource {
         self.end(Some(id), result);
     }
 
-    fn suspend_io(&mut self, id: Caller, d: VolumeNr) {
+    fn suspend_io(&mut self, id: Caller, volume: VolumeNr) {
         if let Err(refusal) = self.make(Set::FrozenByUser(true), Kind::Wish) {
-            let error = self.refusal(d, refusal.code);
+            let error = self.refusal(volume, refusal.code);
             return self.end(Some(id), Err(error));
         }
-        self.wait_for(id, Waiting::Suspend { volume: d });
+        self.wait_for(id, Waiting::Suspend { volume });
     }
 
     fn step_suspend(&mut self, volume: VolumeNr) -> Progress {
@@ -278,24 +278,24 @@ impl Resource {
         Progress::Ended(Ok(()))
     }
 
-    fn resume_io(&mut self, id: Caller, d: VolumeNr) {
+    fn resume_io(&mut self, id: Caller, volume: VolumeNr) {
         self.resume_again();
-        let view = self.view(d);
-        for step in suspend::resume_io(&view, self.node.devices[d].due.new_generation_pending) {
+        let view = self.view(volume);
+        for step in suspend::resume_io(&view, self.node.devices[volume].due.new_generation_pending) {
             match step {
-                ResumeStep::CreatePendingGeneration => self.create_pending_generation(d),
+                ResumeStep::CreatePendingGeneration => self.create_pending_generation(volume),
                 ResumeStep::ExposeRandomGeneration => {
-                    self.node.devices[d].seen.exposed = self.draw_generation();
-                    self.node.devices[d].due.new_generation_pending = false;
+                    self.node.devices[volume].seen.exposed = self.draw_generation();
+                    self.node.devices[volume].due.new_generation_pending = false;
                 }
                 ResumeStep::ClearReasons => {
-                    let fenced = self.node.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
+                    let fenced = self.node.connections.ids().map(|peer| Set::Unfenced(peer, false)).collect::<Change>();
                     self.lift(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
                     self.settle();
                 }
                 ResumeStep::CompleteWithoutPeer => {
-                    for i in self.node.connections.ids() {
-                        self.give_up_frozen(i);
+                    for peer in self.node.connections.ids() {
+                        self.give_up_frozen(peer);
                     }
                 }
             }
@@ -314,22 +314,22 @@ impl Resource {
                 Progress::Ended(Ok(())) | Progress::Left => {}
             }
         }
-        if let Some(i) =
-            self.node.connections.ids().find(|i| self.node.state.connection(*i) != ConnectionState::StandAlone)
+        if let Some(peer) =
+            self.node.connections.ids().find(|peer| self.node.state.connection(*peer) != ConnectionState::StandAlone)
         {
-            return self.leave_peer(id, i, force, leave);
+            return self.leave_peer(id, peer, force, leave);
         }
         let mut attached = false;
-        for d in self.node.devices.ids() {
-            if self.node.devices[d].backing.is_some() {
+        for volume in self.node.devices.ids() {
+            if self.node.devices[volume].backing.is_some() {
                 attached = true;
-                if self.node.devices[d].disk.leaving.is_none() {
-                    self.took_place(Set::Disk(d, DiskState::Failed));
-                    self.node.devices[d].lets_go(Leaving::InOrder);
+                if self.node.devices[volume].disk.leaving.is_none() {
+                    self.took_place(Set::Disk(volume, DiskState::Failed));
+                    self.node.devices[volume].lets_go(Leaving::InOrder);
                 }
             }
         }
-        if attached || self.node.devices.values().any(|d| d.disk.attaching.is_some()) {
+        if attached || self.node.devices.values().any(|dev| dev.disk.attaching.is_some()) {
             return Progress::Waits(Waiting::Down { force, leave });
         }
         if !std::mem::replace(&mut self.stopped, true) {
@@ -339,34 +339,34 @@ impl Resource {
     }
 
     /// Going down: leaves a peer as `disconnect` does.
-    fn leave_peer(&mut self, id: Caller, i: NodeId, force: bool, leave: Leave) -> Progress {
+    fn leave_peer(&mut self, id: Caller, peer: NodeId, force: bool, leave: Leave) -> Progress {
         let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
             Some(at) if self.node.now < at + Leave::PATIENCE => waits,
             // The users of the peer would lose their data with this node.
-            Some(_) if !force && self.node.state.peers[i].is_primary_without_data() => {
+            Some(_) if !force && self.node.state.peers[peer].is_primary_without_data() => {
                 // Should it agree after all, this node is disconnected.
-                let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
-                self.pending.push(Pending::new(Caller::Leaving(i), goes_on));
-                self.transaction.hand_over_to(Caller::Leaving(i));
+                let goes_on = Waiting::Disconnect { peer, step: leave.step, sent: true };
+                self.pending.push(Pending::new(Caller::Leaving(peer), goes_on));
+                self.transaction.hand_over_to(Caller::Leaving(peer));
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))
             }
             Some(_) => {
-                self.out.part(i);
-                Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } })
+                self.out.part(peer);
+                Progress::Waits(Waiting::Parting { peer, then: AfterParting::Down { force } })
             }
             None => {
-                let step = if force && self.leaving_would_wait(i) { DisconnectStep::Forced } else { leave.step };
-                let next = self.step_disconnect(id, i, step, false);
-                self.leave_peer_result(i, force, next)
+                let step = if force && self.leaving_would_wait(peer) { DisconnectStep::Forced } else { leave.step };
+                let next = self.step_disconnect(id, peer, step, false);
+                self.leave_peer_result(peer, force, next)
             }
         }
     }
 
     /// What became of an attempt to disconnect from a peer: the next one, or the refusal, or the next peer.
-    fn leave_peer_result(&mut self, i: NodeId, force: bool, next: Progress) -> Progress {
+    fn leave_peer_result(&mut self, peer: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
             Progress::Waits(Waiting::Disconnect { step, sent, .. }) => {
                 Leave { step, asked: sent.then_some(self.node.now) }
@@ -382,9 +382,9 @@ impl Resource {
             }
             Progress::Ended(Err(e)) => {
                 let text = format!("going down although that was refused: {}", e.text);
-                self.out.note(Severity::Warning, None, Some(i), Topic::LeftByForce, text);
-                self.out.part(i);
-                return Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } });
+                self.out.note(Severity::Warning, None, Some(peer), Topic::LeftByForce, text);
+                self.out.part(peer);
+                return Progress::Waits(Waiting::Parting { peer, then: AfterParting::Down { force } });
             }
             Progress::Waits(Waiting::Parting { peer, .. }) => {
                 return Progress::Waits(Waiting::Parting { peer, then: AfterParting::Down { force } });
@@ -406,11 +406,11 @@ impl Resource {
             }
         }
         self.node.cfg = cfg;
-        for i in self.node.connections.ids() {
-            self.forget_refusals(i);
-            if self.node.state.is_connected(i) {
-                for d in self.node.devices.ids() {
-                    self.send_sync_param(i, d);
+        for peer in self.node.connections.ids() {
+            self.forget_refusals(peer);
+            if self.node.state.is_connected(peer) {
+                for volume in self.node.devices.ids() {
+                    self.send_sync_param(peer, volume);
                 }
             }
         }
@@ -420,41 +420,47 @@ impl Resource {
 
     // -- verify -------------------------------------------------------------------------------------------------------
 
-    fn verify(&mut self, id: Caller, with: Option<NodeId>, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
-        let Some(i) = with.or_else(|| self.partner(d)) else {
+    fn verify(
+        &mut self,
+        id: Caller,
+        with: Option<NodeId>,
+        volume: VolumeNr,
+        wish: VerifyRange,
+    ) -> Result<(), CommandError> {
+        let Some(peer) = with.or_else(|| self.partner(volume)) else {
             return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
         };
-        self.node.wish_verify(i, d, wish)?;
-        self.wait_for(id, Waiting::Verify { peer: i, volume: d, sent: false });
+        self.node.wish_verify(peer, volume, wish)?;
+        self.wait_for(id, Waiting::Verify { peer, volume, sent: false });
         Ok(())
     }
 
-    fn step_verify(&mut self, id: Caller, i: NodeId, d: VolumeNr, sent: bool) -> Progress {
-        let at = |sent| Progress::Waits(Waiting::Verify { peer: i, volume: d, sent });
+    fn step_verify(&mut self, id: Caller, peer: NodeId, volume: VolumeNr, sent: bool) -> Progress {
+        let at = |sent| Progress::Waits(Waiting::Verify { peer, volume, sent });
         if sent {
             return at(sent);
         }
-        match self.agree(id, &Set::Replication(i, d, Replication::VerifyS).into()) {
+        match self.agree(id, &Set::Replication(peer, volume, Replication::VerifyS).into()) {
             Ok(true) => Progress::Ended(Ok(())),
             Ok(false) => at(true),
             Err(Refusal { code: Code::InTransientState, .. }) => at(false),
-            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
         }
     }
 
     // -- help ---------------------------------------------------------------------------------------------------------
 
     pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
-        let i = call.peer.filter(|i| self.node.connections.contains(*i));
-        match (call.event, i) {
-            (Handler::FencePeer, Some(i)) => self.fence_answered(i, status),
-            (Handler::BeforeResyncTarget | Handler::BeforeResyncSource, Some(i)) => {
-                let d = call.volume.filter(|d| self.node.devices.contains(*d));
-                d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
+        let peer = call.peer.filter(|peer| self.node.connections.contains(*peer));
+        match (call.event, peer) {
+            (Handler::FencePeer, Some(peer)) => self.fence_answered(peer, status),
+            (Handler::BeforeResyncTarget | Handler::BeforeResyncSource, Some(peer)) => {
+                let volume = call.volume.filter(|volume| self.node.devices.contains(*volume));
+                volume.into_iter().for_each(|volume| self.before_resync_ended(peer, volume, id, status));
             }
             _ if status != 0 => {
                 let text = format!("handler {} ended with {status}", call.event);
-                self.out.note(Severity::Warning, None, i, Topic::HandlerFailed, text);
+                self.out.note(Severity::Warning, None, peer, Topic::HandlerFailed, text);
             }
             _ => {}
         }
@@ -472,11 +478,11 @@ impl Resource {
 
 impl Node {
     /// A refused state change in words.
-    fn refusal(&self, d: VolumeNr, code: Code) -> CommandError {
-        let view = self.view(d);
+    fn refusal(&self, volume: VolumeNr, code: Code) -> CommandError {
+        let view = self.view(volume);
         let text = match code {
             Code::TwoPrimaries => {
-                let primary = self.connected().find(|(i, _)| self.state.peers[*i].role() == Role::Primary);
+                let primary = self.connected().find(|(peer, _)| self.state.peers[*peer].role() == Role::Primary);
                 let name = primary.map_or("the peer", |(_, c)| &c.cfg.peer_name);
                 if self.connections.values().any(|c| c.cfg.two_primaries) {
                     format!(

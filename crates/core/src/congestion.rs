@@ -16,26 +16,26 @@ const CALM: Duration = Duration::from_secs(1);
 
 impl Resource {
     /// Before a write goes to a peer: is the way there congested? Then acts as `on-congestion` says.
-    pub(crate) fn check_congestion(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(c) = self.node.connections.get(i) else { return };
+    pub(crate) fn check_congestion(&mut self, peer: NodeId, volume: VolumeNr) {
+        let Some(c) = self.node.connections.get(peer) else { return };
         if c.cfg.on_congestion == OnCongestion::Block {
             return;
         }
-        let pd = &c.peer_devices[d];
+        let pd = &c.peer_devices[volume];
         let replicating =
-            matches!(self.node.state.replication(i, d), Replication::Established | Replication::SyncSource);
+            matches!(self.node.state.replication(peer, volume), Replication::Established | Replication::SyncSource);
         // In 9's dialect no node runs ahead as yet: it blocks instead.
         let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.speaks9();
         if unspoken
             || c.cfg.protocol != Protocol::A
             || !replicating
             || c.version() < 96
-            || self.node.state.disk(d) != DiskState::UpToDate
+            || self.node.state.disk(volume) != DiskState::UpToDate
         {
             return;
         }
         let full = c.cfg.congestion_fill != 0 && pd.link.io.sectors_in_flight >= c.cfg.congestion_fill;
-        let hot = self.node.devices[d].backing.as_ref().map_or(0, |b| b.al.used_count());
+        let hot = self.node.devices[volume].backing.as_ref().map_or(0, |b| b.al.used_count());
         if !full && hot < c.cfg.congestion_extents as usize {
             return;
         }
@@ -45,53 +45,59 @@ impl Resource {
         );
         match c.cfg.on_congestion {
             OnCongestion::PullAhead => {
-                self.out.note(Severity::Warning, Some(d), Some(i), Topic::PullAhead, format!("{text}: running ahead"));
-                self.run_ahead(i, d);
+                self.out.note(
+                    Severity::Warning,
+                    Some(volume),
+                    Some(peer),
+                    Topic::PullAhead,
+                    format!("{text}: running ahead"),
+                );
+                self.run_ahead(peer, volume);
             }
-            OnCongestion::Disconnect => self.out.give_up(i, Topic::Congestion, text),
+            OnCongestion::Disconnect => self.out.give_up(peer, Topic::Congestion, text),
             OnCongestion::Block => {}
         }
     }
 
     /// From now on the peer is only told which blocks it lacks; a resync follows.
-    pub(crate) fn run_ahead(&mut self, i: NodeId, d: VolumeNr) {
+    pub(crate) fn run_ahead(&mut self, peer: NodeId, volume: VolumeNr) {
         // The barrier of what was sent comes before the news (spec 6.5).
         self.close_epoch();
         self.send_due_barriers();
-        self.took_place(Set::Replication(i, d, Replication::Ahead));
-        self.begin_generation_ahead(i, d);
-        if self.node.state.replication(i, d) == Replication::Ahead {
+        self.took_place(Set::Replication(peer, volume, Replication::Ahead));
+        self.begin_generation_ahead(peer, volume);
+        if self.node.state.replication(peer, volume) == Replication::Ahead {
             // A resync that this broke off: what the target has written by then is told anew at the end.
-            self.settle_answers(i, d);
+            self.settle_answers(peer, volume);
         }
-        self.node.connections[i].peer_devices[d].link.io.caught_up = None;
-        self.node.note_drained(i, d);
+        self.node.connections[peer].peer_devices[volume].link.io.caught_up = None;
+        self.node.note_drained(peer, volume);
     }
 
     /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for
     /// both that would be forgotten if the connection were lost after a demotion, or in a crash beside the next
     /// Primary.
-    fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
-        let ahead = self.node.state.replication(i, d) == Replication::Ahead;
+    fn begin_generation_ahead(&mut self, peer: NodeId, volume: VolumeNr) {
+        let ahead = self.node.state.replication(peer, volume) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
-        let common = self.node.devices[d].uuids(i).bitmap.is_none() && self.node.state.is_primary();
+        let common = self.node.devices[volume].uuids(peer).bitmap.is_none() && self.node.state.is_primary();
         if ahead && common {
-            self.new_generation_beside_target(i, d);
+            self.new_generation_beside_target(peer, volume);
         }
     }
 
     /// The peer has caught up and the line was quiet for a while: copy what it missed.
-    pub(crate) fn leave_ahead(&mut self, i: NodeId) {
-        for d in self.node.devices.ids() {
-            if self.leaves_ahead(i, d).is_none_or(|at| self.node.now < at) {
+    pub(crate) fn leave_ahead(&mut self, peer: NodeId) {
+        for volume in self.node.devices.ids() {
+            if self.leaves_ahead(peer, volume).is_none_or(|at| self.node.now < at) {
                 continue;
             }
-            self.node.connections[i].peer_devices[d].link.io.caught_up = None;
+            self.node.connections[peer].peer_devices[volume].link.io.caught_up = None;
             // No bitmaps are exchanged before this resync: the target copies what it was told of. A resync that was
             // broken off has cleared bits there whose acknowledgements came too late to clear them here, and bits of
             // blocks that have been written again since.
-            self.send_marks(i, d);
-            self.begin_as_source(i, d);
+            self.send_marks(peer, volume);
+            self.begin_as_source(peer, volume);
             self.settle();
         }
     }
@@ -99,10 +105,10 @@ impl Resource {
 
 impl Node {
     /// Something was confirmed: does the peer have everything that was sent?
-    pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
+    pub(crate) fn note_drained(&mut self, peer: NodeId, volume: VolumeNr) {
         let now = self.now;
-        let ahead = self.state.replication(i, d) == Replication::Ahead;
-        let pd = &mut self.connections[i].peer_devices[d];
+        let ahead = self.state.replication(peer, volume) == Replication::Ahead;
+        let pd = &mut self.connections[peer].peer_devices[volume];
         if ahead && pd.link.io.sectors_in_flight == 0 && pd.link.io.caught_up.is_none() {
             pd.link.io.caught_up = Some(now);
         }
@@ -110,14 +116,14 @@ impl Node {
 }
 
 impl Node {
-    pub(crate) fn congestion_timer(&self, i: NodeId) -> Option<Instant> {
-        self.devices.ids().filter_map(|d| self.leaves_ahead(i, d)).min()
+    pub(crate) fn congestion_timer(&self, peer: NodeId) -> Option<Instant> {
+        self.devices.ids().filter_map(|volume| self.leaves_ahead(peer, volume)).min()
     }
 
     /// Ahead: when the resync may begin. Not before the last answer to one that was broken off is here.
-    fn leaves_ahead(&self, i: NodeId, d: VolumeNr) -> Option<Instant> {
-        let pd = &self.connections[i].peer_devices[d];
-        let ready = self.state.replication(i, d) == Replication::Ahead && !pd.link.stragglers.hold_up();
+    fn leaves_ahead(&self, peer: NodeId, volume: VolumeNr) -> Option<Instant> {
+        let pd = &self.connections[peer].peer_devices[volume];
+        let ready = self.state.replication(peer, volume) == Replication::Ahead && !pd.link.stragglers.hold_up();
         pd.link.io.caught_up.filter(|_| ready).map(|at| at + CALM)
     }
 }

@@ -145,7 +145,7 @@ impl Connection {
 
     /// Agreed protocol version; the newest of 8.4 before it is agreed.
     pub(crate) fn version(&self) -> u32 {
-        self.dialect().map_or(101, |d| d.version.number())
+        self.dialect().map_or(101, |dialect| dialect.version.number())
     }
 
     pub(crate) fn dialect(&self) -> Option<Dialect> {
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     pub(crate) fn has(&self, feature: wire::Features) -> bool {
-        self.dialect().is_some_and(|d| d.features.contains(feature))
+        self.dialect().is_some_and(|dialect| dialect.features.contains(feature))
     }
 
     /// Does a rule of urbd's own count beside this peer?
@@ -189,9 +189,9 @@ impl Connection {
     }
 
     /// Largest data write that the peer takes for a volume, in bytes; at least a block, whatever it says.
-    pub(crate) fn max_data(&self, d: VolumeNr) -> u64 {
+    pub(crate) fn max_data(&self, volume: VolumeNr) -> u64 {
         let version = self.dialect().map_or(1 << 20, |x| u64::from(x.version.max_block()));
-        let peer = self.peer_devices[d].link.told.sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
+        let peer = self.peer_devices[volume].link.told.sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
         version.min(peer).max(4096) / 512 * 512
     }
 

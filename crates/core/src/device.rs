@@ -228,6 +228,6 @@ impl Device {
     }
 
     pub(crate) fn disk_timeout(&self) -> Option<Duration> {
-        self.cfg.as_ref().map(|c| c.disk_timeout).filter(|d| d.0 > 0)
+        self.cfg.as_ref().map(|c| c.disk_timeout).filter(|limit| limit.0 > 0)
     }
 }

@@ -17,32 +17,32 @@ impl Resource {
     /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
     /// confirmed by the peers that count. A disk that is not UpToDate is flushed, too, but is no copy to rely on: what
     /// it got alone a resync overwrites.
-    pub(crate) fn start_flush(&mut self, d: VolumeNr, tag: u64, came: Instant) {
+    pub(crate) fn start_flush(&mut self, volume: VolumeNr, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
-        let local = self.usable(d);
-        let good = local && self.node.state.disk(d) == DiskState::UpToDate;
+        let local = self.usable(volume);
+        let good = local && self.node.state.disk(volume) == DiskState::UpToDate;
         let mut waiting = Vec::new();
-        for (i, c) in self.node.connections.iter() {
+        for (peer, c) in self.node.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
             if let (true, Some(last)) = (counts, c.log.last_unconfirmed_epoch()) {
-                waiting.push((i, last));
+                waiting.push((peer, last));
             }
         }
-        let peer_good = self.node.state.good_peers(d).next().is_some();
+        let peer_good = self.node.state.good_peers(volume).next().is_some();
         if !local && !peer_good {
-            return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
+            return self.end_owner(volume, Owner::Tag(tag), Err(IoError::Io));
         }
-        let clean = self.node.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
+        let clean = self.node.devices[volume].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
         let started = self.node.now;
-        let mark = self.node.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
+        let mark = self.node.devices[volume].backing.as_ref().map_or(0, |b| b.flushing.mark());
         let begins = local && !clean;
         let local = if begins { Local::Pending } else { Local::None };
-        let flush = Flush { device: d, came, started, tag, local, mark, waiting, own: good, covered: good };
+        let flush = Flush { device: volume, came, started, tag, local, mark, waiting, own: good, covered: good };
         let key = self.requests.insert(Request::Flush(flush));
         self.flushes.push(key);
         if begins {
-            self.disk(d, Op::LocalFlush(key), DiskOp::Flush);
+            self.disk(volume, Op::LocalFlush(key), DiskOp::Flush);
         }
         self.try_finish_flush(key);
     }
@@ -51,23 +51,23 @@ impl Resource {
         let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
         f.local = result.map_or_else(Local::Failed, |()| Local::Ok);
         f.covered &= result.is_ok();
-        let (d, mark) = (f.device, f.mark);
-        if let (Ok(()), Some(b)) = (result, &mut self.node.devices[d].backing) {
+        let (volume, mark) = (f.device, f.mark);
+        if let (Ok(()), Some(b)) = (result, &mut self.node.devices[volume].backing) {
             b.flushing.note_flushed(mark);
         }
         if result.is_err() {
             // A disk that failed to flush may have lost anything: it is never trusted again (fsync semantics).
-            self.flush_error(d);
+            self.flush_error(volume);
         }
         self.try_finish_flush(key);
     }
 
-    /// `epoch` and all before it are confirmed by connection `i` (or it is gone: `lost`).
-    pub(crate) fn flushes_confirmed(&mut self, i: NodeId, epoch: Option<u32>) {
+    /// `epoch` and all before it are confirmed by this peer (or it is gone: `lost`).
+    pub(crate) fn flushes_confirmed(&mut self, peer: NodeId, epoch: Option<u32>) {
         for key in self.flushes.clone() {
             let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
             let before = f.waiting.len();
-            f.waiting.retain(|&(c, e)| c != i || epoch.is_some_and(|done| is_after(e, done)));
+            f.waiting.retain(|&(c, e)| c != peer || epoch.is_some_and(|done| is_after(e, done)));
             if f.waiting.len() != before && epoch.is_some() {
                 f.covered = true;
             }
@@ -83,7 +83,7 @@ impl Resource {
         let own_lost = f.own && self.node.state.disk(f.device) != DiskState::UpToDate;
         let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
         self.flushes.retain(|k| *k != key);
-        let unasked = |i| self.node.connections[i].cfg.protocol != crate::config::Protocol::C;
+        let unasked = |peer| self.node.connections[peer].cfg.protocol != crate::config::Protocol::C;
         if own_lost && self.node.state.good_peers(f.device).any(unasked) {
             // The copy that it relied on is gone: the others have what they were sent, perhaps in a volatile cache.
             return self.start_flush(f.device, f.tag, f.came);

@@ -22,7 +22,7 @@ impl Resource {
     /// The end of a turn, after reads and writes.
     pub(crate) fn keep_house(&mut self) {
         if self.out.chores == Chores::NONE {
-            self.node.devices.ids().for_each(|d| self.pump_al(d));
+            self.node.devices.ids().for_each(|volume| self.pump_al(volume));
         } else {
             self.do_chores();
         }
@@ -42,7 +42,7 @@ impl Resource {
             if self.out.chores.take(chore) {
                 self.do_chore(chore);
             } else if chore == Chore::Disks {
-                self.node.devices.ids().for_each(|d| self.pump_al(d));
+                self.node.devices.ids().for_each(|volume| self.pump_al(volume));
             }
         }
         self.out.chores = self.out.chores.with(Chore::ALL.into_iter().filter(|chore| self.goes_on(*chore)));
@@ -68,16 +68,16 @@ impl Resource {
                 }
             }
             Chore::Copying => {
-                for i in self.node.connections.ids() {
+                for peer in self.node.connections.ids() {
                     for step in [Self::leave_ahead, Self::repair_after_reconnect, Self::pump_resync] {
-                        step(self, i);
+                        step(self, peer);
                         self.end_links();
                     }
                 }
             }
             Chore::Attach => {
-                for d in self.node.devices.ids() {
-                    self.pump_attach(d);
+                for volume in self.node.devices.ids() {
+                    self.pump_attach(volume);
                     self.end_links();
                 }
             }
@@ -86,12 +86,9 @@ impl Resource {
             Chore::Disks => {
                 self.pump_disks();
                 // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-                if self
-                    .node
-                    .devices
-                    .ids()
-                    .any(|d| self.node.devices[d].disk.leaving.is_some() && self.node.devices[d].metadata_idle())
-                {
+                if self.node.devices.ids().any(|volume| {
+                    self.node.devices[volume].disk.leaving.is_some() && self.node.devices[volume].metadata_idle()
+                }) {
                     self.pump_commands();
                     self.pump_disks();
                 }
@@ -102,10 +99,10 @@ impl Resource {
     }
 
     fn pump_disks(&mut self) {
-        for d in self.node.devices.ids() {
-            self.pump_al(d);
-            self.pump_metadata(d);
-            self.announce_device(d);
+        for volume in self.node.devices.ids() {
+            self.pump_al(volume);
+            self.pump_metadata(volume);
+            self.announce_device(volume);
         }
     }
 
@@ -121,7 +118,7 @@ impl Resource {
                 .node
                 .connections
                 .iter()
-                .any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair))),
+                .any(|(peer, c)| c.peer_devices.iter().any(|(volume, pair)| self.copies_on(peer, volume, pair))),
             Chore::Attach => self.node.devices.values().any(|dev| dev.disk.attaching.is_some()),
             Chore::Again => self.again.is_some(),
             Chore::Commands => {
@@ -131,7 +128,7 @@ impl Resource {
                     || !self.begun.is_empty()
                     || self.node.devices.values().any(|dev| dev.disk.leaving.is_some())
             }
-            Chore::Disks => self.node.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
+            Chore::Disks => self.node.devices.iter().any(|(volume, dev)| self.writes_on(volume, dev)),
         }
     }
 
@@ -143,7 +140,7 @@ impl Resource {
                 let timers = [self.survivors_timer(), self.lagging_timer(), self.settle_timer(), self.unsaid_timer()];
                 timers.into_iter().flatten().min()
             }
-            Chore::Copying => self.node.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
+            Chore::Copying => self.node.connections.ids().filter_map(|peer| self.copying_timer(peer)).min(),
             Chore::Attach => self.attach_timer(),
             Chore::Again => self.again_timer(),
             Chore::Commands => self.command_timer(),
@@ -173,12 +170,13 @@ impl Resource {
 }
 
 impl Node {
-    fn copies_on(&self, i: NodeId, d: VolumeNr, pair: &PeerDevice) -> bool {
-        let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
+    fn copies_on(&self, peer: NodeId, volume: VolumeNr, pair: &PeerDevice) -> bool {
+        let at_rest =
+            !self.state.is_connected(peer) || self.state.replication(peer, volume) == Replication::Established;
         !at_rest || pair.repair.is_wanted() || !pair.resync.is_idle()
     }
 
-    fn writes_on(&self, d: VolumeNr, dev: &Device) -> bool {
+    fn writes_on(&self, volume: VolumeNr, dev: &Device) -> bool {
         let backing = dev.backing.as_ref();
         // The mark of a former Primary goes when its writes are accounted for.
         let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
@@ -186,15 +184,15 @@ impl Node {
             || dev.disk.leaving.is_some()
             || backing.is_some_and(|b| b.full_sync)
             || dev.will_be_logged()
-            || !self.devices[d].metadata_idle()
+            || !self.devices[volume].metadata_idle()
     }
 
-    fn copying_timer(&self, i: NodeId) -> Option<Instant> {
+    fn copying_timer(&self, peer: NodeId) -> Option<Instant> {
         let timers = [
-            self.resync_timer(i),
-            self.congestion_timer(i),
-            self.repair_timer(i),
-            self.connections[i].resync_overdue(),
+            self.resync_timer(peer),
+            self.congestion_timer(peer),
+            self.repair_timer(peer),
+            self.connections[peer].resync_overdue(),
         ];
         timers.into_iter().flatten().min()
     }

@@ -67,90 +67,90 @@ impl Resource {
         }
     }
 
-    fn link_lost(&mut self, i: NodeId, lost: Lost, reason: Named, text: String) {
-        let established = self.node.state.is_connected(i);
+    fn link_lost(&mut self, peer: NodeId, lost: Lost, reason: Named, text: String) {
+        let established = self.node.state.is_connected(peer);
         let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
-        self.begin_anew(i, lost, reason, text, (wait, false));
+        self.begin_anew(peer, lost, reason, text, (wait, false));
     }
 
-    fn link_refused(&mut self, i: NodeId, reason: Named, text: String) {
-        let c = &mut self.node.connections[i];
+    fn link_refused(&mut self, peer: NodeId, reason: Named, text: String) {
+        let c = &mut self.node.connections[peer];
         let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
         if is_known {
-            return self.link_given_up(i, reason, text);
+            return self.link_given_up(peer, reason, text);
         }
         c.refusals = c.refusals.saturating_add(1);
         let doubled = c.cfg.connect_int.times(1 << (c.refusals - 1).min(31));
         let wait = doubled.min(LONGEST_WAIT);
         let text = format!("{text}; the next try is in {} s", wait.0 / 1_000_000_000);
-        self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
+        self.begin_anew(peer, Lost::ProtocolError, reason, text, (wait, true));
     }
 
-    fn link_given_up(&mut self, i: NodeId, reason: Named, text: String) {
-        if self.node.state.connection(i) == ConnectionState::StandAlone {
+    fn link_given_up(&mut self, peer: NodeId, reason: Named, text: String) {
+        if self.node.state.connection(peer) == ConnectionState::StandAlone {
             return;
         }
         let text = format!("{text}; not connecting any more");
-        self.out.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
-        self.stand_alone(i);
+        self.out.tell(Severity::Error, None, Some(peer), reason, Event::GaveUp, text);
+        self.stand_alone(peer);
     }
 
     /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
-    fn begin_anew(&mut self, i: NodeId, lost: Lost, reason: Named, text: String, (wait, accept): (Duration, bool)) {
-        if self.node.connections[i].link.is_none() {
+    fn begin_anew(&mut self, peer: NodeId, lost: Lost, reason: Named, text: String, (wait, accept): (Duration, bool)) {
+        if self.node.connections[peer].link.is_none() {
             return;
         }
-        self.out.note(Severity::Warning, None, Some(i), reason, text);
-        self.took_place(Set::Connection(i, lost));
-        self.clean_up(i);
-        self.took_place(Set::Connection(i, ConnectionState::Unconnected));
-        self.begin_to_connect(i, wait, accept);
+        self.out.note(Severity::Warning, None, Some(peer), reason, text);
+        self.took_place(Set::Connection(peer, lost));
+        self.clean_up(peer);
+        self.took_place(Set::Connection(peer, ConnectionState::Unconnected));
+        self.begin_to_connect(peer, wait, accept);
     }
 
     /// Disconnecting, cleaned up, StandAlone.
-    fn stand_alone(&mut self, i: NodeId) {
-        self.took_place(Set::Connection(i, ConnectionState::Disconnecting));
-        self.clean_up(i);
-        self.out.emit(Effect::CloseLink { peer: i });
-        self.took_place(Set::Connection(i, ConnectionState::StandAlone));
-        self.node.connections[i].survivor_insists = false;
+    fn stand_alone(&mut self, peer: NodeId) {
+        self.took_place(Set::Connection(peer, ConnectionState::Disconnecting));
+        self.clean_up(peer);
+        self.out.emit(Effect::CloseLink { peer });
+        self.took_place(Set::Connection(peer, ConnectionState::StandAlone));
+        self.node.connections[peer].survivor_insists = false;
     }
 
-    pub(crate) fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
-        self.took_place(Set::Connection(i, ConnectionState::Connecting));
+    pub(crate) fn begin_to_connect(&mut self, peer: NodeId, wait: Duration, accept_before: bool) {
+        self.took_place(Set::Connection(peer, ConnectionState::Connecting));
         let not_before = self.node.now + wait;
-        self.out.emit(Effect::Connect { peer: i, not_before, accept_before });
+        self.out.emit(Effect::Connect { peer, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
-    fn clean_up(&mut self, i: NodeId) {
-        let had_link = self.node.connections[i].link.take().is_some();
+    fn clean_up(&mut self, peer: NodeId) {
+        let had_link = self.node.connections[peer].link.take().is_some();
         if !had_link {
             return;
         }
-        self.out.emit(Effect::CloseLink { peer: i });
-        self.node.connections[i].session += 1;
-        self.node.connections[i].pings.lost();
-        for d in self.node.devices.ids() {
-            self.abandon_resync(i, d);
-            let pd = &mut self.node.connections[i].peer_devices[d];
+        self.out.emit(Effect::CloseLink { peer });
+        self.node.connections[peer].session += 1;
+        self.node.connections[peer].pings.lost();
+        for volume in self.node.devices.ids() {
+            self.abandon_resync(peer, volume);
+            let pd = &mut self.node.connections[peer].peer_devices[volume];
             pd.end_link();
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
         }
-        self.drop_peer_work(i);
-        self.note_lost_writes(i);
-        self.requests_lost_peer(i);
+        self.drop_peer_work(peer);
+        self.note_lost_writes(peer);
+        self.requests_lost_peer(peer);
         // What the peer has said of another one is of the past.
-        self.node.connections[i].survivor = Survivor::default();
-        self.node.connections[i].left_until = None;
+        self.node.connections[peer].survivor = Survivor::default();
+        self.node.connections[peer].left_until = None;
         self.close_epoch();
         if !self.node.connections.values().any(|c| c.log.owes_barrier()) {
             self.epoch.barriers_done();
         }
-        self.node.connections[i].asked_later = None;
-        self.peer_gone_for_commands(i);
-        self.positions.forget(i);
-        self.answered_for_first_write(i);
-        self.fence_if_due(i);
+        self.node.connections[peer].asked_later = None;
+        self.peer_gone_for_commands(peer);
+        self.positions.forget(peer);
+        self.answered_for_first_write(peer);
+        self.fence_if_due(peer);
     }
 }

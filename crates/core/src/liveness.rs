@@ -18,97 +18,97 @@ use wire::{DiskState, Packet, Socket};
 
 impl Resource {
     /// The transport lost the streams.
-    pub(crate) fn link_down(&mut self, i: NodeId, why: LinkDown) {
+    pub(crate) fn link_down(&mut self, peer: NodeId, why: LinkDown) {
         let (lost, text) = match why {
             LinkDown::Closed => (Lost::BrokenPipe, "the peer closed the connection"),
             LinkDown::Timeout => (Lost::Timeout, "nothing could be sent for too long"),
             LinkDown::Violation => (Lost::ProtocolError, "the peer sent what cannot be understood"),
         };
-        let Some(link) = &self.node.connections[i].link else { return };
+        let Some(link) = &self.node.connections[peer].link else { return };
         if lost == Lost::BrokenPipe && link.phase == Phase::Challenge && link.answered {
             let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
                         both nodes";
-            return self.out.refuse(i, Topic::AuthenticationRefused, text);
+            return self.out.refuse(peer, Topic::AuthenticationRefused, text);
         }
-        if lost == Lost::BrokenPipe && self.has_agreed_to_part(i) {
+        if lost == Lost::BrokenPipe && self.has_agreed_to_part(peer) {
             // That all have agreed comes on the one stream, and may come after the end of the other.
-            return self.peer_has_parted(i);
+            return self.peer_has_parted(peer);
         }
-        self.out.drop_link(i, lost, Topic::LinkLost, text.to_owned());
+        self.out.drop_link(peer, lost, Topic::LinkLost, text.to_owned());
     }
 
     /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
     /// of two nodes (`docs/spec/connection-and-state.md` 4.2): beside a peer that speaks its dialect there is no other.
     /// Who came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
-    pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
-        let others = self.node.connections.ids().filter(|other| *other != i && self.node.state.is_connected(*other));
-        let refused = { others }.find_map(|other| Some((other, self.why_not_beside(i, other)?)));
+    pub(crate) fn refuse_beside_other(&mut self, peer: NodeId) -> bool {
+        let others = self.node.connections.ids().filter(|other| *other != peer && self.node.state.is_connected(*other));
+        let refused = { others }.find_map(|other| Some((other, self.why_not_beside(peer, other)?)));
         let Some((other, why)) = refused else { return false };
-        let met = self.node.devices.ids().any(|d| self.node.state.replication(other, d) != Replication::Off);
-        let name = |i: NodeId| &self.node.connections[i].cfg.peer_name;
-        let (name, other) = (name(i), name(other));
+        let met = self.node.devices.ids().any(|volume| self.node.state.replication(other, volume) != Replication::Off);
+        let name = |peer: NodeId| &self.node.connections[peer].cfg.peer_name;
+        let (name, other) = (name(peer), name(other));
         if met {
             let text = format!(
                 "{name} is refused beside {other}, which is connected: {why}; disconnect {other}, then connect {name}"
             );
-            self.out.give_up(i, Topic::NotTheOnlyPeer, text);
+            self.out.give_up(peer, Topic::NotTheOnlyPeer, text);
         } else {
             let text = format!("{name} is let in later: {other} came first, and is being connected");
-            self.out.end_link(i, LinkEnd::AnotherFirst, Topic::AnotherCameFirst, text);
+            self.out.end_link(peer, LinkEnd::AnotherFirst, Topic::AnotherCameFirst, text);
         }
         true
     }
 
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
-    pub(crate) fn forget_refusals(&mut self, i: NodeId) {
-        let c = &mut self.node.connections[i];
+    pub(crate) fn forget_refusals(&mut self, peer: NodeId) {
+        let c = &mut self.node.connections[peer];
         let waits = std::mem::take(&mut c.refusals) > 0;
-        if waits && self.node.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
-            self.out.emit(Effect::CloseLink { peer: i });
-            self.out.emit(Effect::Connect { peer: i, not_before: self.node.now, accept_before: false });
+        if waits && self.node.state.connection(peer) == ConnectionState::Connecting && c.link.is_none() {
+            self.out.emit(Effect::CloseLink { peer });
+            self.out.emit(Effect::Connect { peer, not_before: self.node.now, accept_before: false });
         }
     }
 
     /// Both sides have changed data while they were apart, and no policy decides: says how much. `theirs`: blocks that
     /// the peer has changed.
-    pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
+    pub(crate) fn note_split_brain(&mut self, peer: NodeId, volume: VolumeNr, theirs: u64) {
         let text = format!(
             "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
-            self.node.devices[d].bits_left(i).saturating_mul(4),
+            self.node.devices[volume].bits_left(peer).saturating_mul(4),
             theirs.saturating_mul(4)
         );
-        self.out.note(Severity::Error, Some(d), Some(i), Topic::SplitBrain, text);
+        self.out.note(Severity::Error, Some(volume), Some(peer), Topic::SplitBrain, text);
     }
 
     // -- fencing ------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn fence_if_due(&mut self, i: NodeId) {
-        let best = self.node.state.peers[i].best_disk();
+    pub(crate) fn fence_if_due(&mut self, peer: NodeId) {
+        let best = self.node.state.peers[peer].best_disk();
         if fencing::due_after_loss(self.fencing_policy(), self.node.state.is_primary(), best) {
-            self.fence(i);
+            self.fence(peer);
         }
     }
 
     /// Runs `fence-peer` unless it is running already. Without a handler the result is there at once: does the peer
     /// count as fenced?
-    pub(crate) fn fence(&mut self, i: NodeId) -> Option<bool> {
-        if self.node.connections[i].fencing.is_some() {
+    pub(crate) fn fence(&mut self, peer: NodeId) -> Option<bool> {
+        if self.node.connections[peer].fencing.is_some() {
             return None;
         }
-        match fencing::before_call(&self.situation(i)) {
+        match fencing::before_call(&self.situation(peer)) {
             fencing::Call::Handler => {
-                self.node.connections[i].fencing = Some(self.node.connections[i].session);
-                self.out.handler(Handler::FencePeer, None, Some(i));
+                self.node.connections[peer].fencing = Some(self.node.connections[peer].session);
+                self.out.handler(Handler::FencePeer, None, Some(peer));
                 None
             }
             fencing::Call::Fenced(reason) => {
-                self.out.note(Severity::Info, None, Some(i), reason, reason.to_string());
+                self.out.note(Severity::Info, None, Some(peer), reason, reason.to_string());
                 Some(true)
             }
             fencing::Call::NotFenced { lift, reason } => {
-                self.out.note(Severity::Warning, None, Some(i), reason, reason.to_string());
+                self.out.note(Severity::Warning, None, Some(peer), reason, reason.to_string());
                 if lift {
-                    self.lift(Set::Unfenced(i, false));
+                    self.lift(Set::Unfenced(peer, false));
                     self.settle();
                 }
                 Some(false)
@@ -117,139 +117,140 @@ impl Resource {
     }
 
     /// The handler's answer (spec 8.5).
-    pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
-        let begun = self.node.connections[i].fencing.take();
-        let overtaken = begun != Some(self.node.connections[i].session) || self.node.state.is_connected(i);
-        let answer = fencing::after_call(status, &self.situation(i), self.node.state.peers[i].best_disk(), overtaken);
+    pub(crate) fn fence_answered(&mut self, peer: NodeId, status: i32) {
+        let begun = self.node.connections[peer].fencing.take();
+        let overtaken = begun != Some(self.node.connections[peer].session) || self.node.state.is_connected(peer);
+        let answer =
+            fencing::after_call(status, &self.situation(peer), self.node.state.peers[peer].best_disk(), overtaken);
         self.out.note(
             Severity::Info,
             None,
-            Some(i),
+            Some(peer),
             answer.reason,
             format!("fence-peer exit {status}: {}", answer.reason),
         );
-        for d in self.node.devices.ids() {
+        for volume in self.node.devices.ids() {
             let mut change = Change::default();
             if let Some(most) = answer.peer_at_most {
-                change.push(Set::PeerDisk(i, d, self.node.state.peer_disk(i, d).min(most)));
+                change.push(Set::PeerDisk(peer, volume, self.node.state.peer_disk(peer, volume).min(most)));
             }
             if let Some(most) = answer.own_at_most
-                && self.node.state.disk(d) > most
+                && self.node.state.disk(volume) > most
             {
-                change.push(Set::Disk(d, most));
+                change.push(Set::Disk(volume, most));
             }
             self.took_place(change);
         }
-        self.fencing_ended(i, answer.fenced);
+        self.fencing_ended(peer, answer.fenced);
     }
 
     // -- pings and time-outs ------------------------------------------------------------------------------------------
 
     /// Sends a ping behind all that was sent on the control stream. `None`: there is no link.
-    pub(crate) fn send_ping(&mut self, i: NodeId) -> Option<PingNr> {
-        self.node.connections[i].link.as_ref()?;
-        self.send_connection(i, Socket::Control, Packet::Ping);
-        Some(self.node.connections[i].pings.send(self.node.now))
+    pub(crate) fn send_ping(&mut self, peer: NodeId) -> Option<PingNr> {
+        self.node.connections[peer].link.as_ref()?;
+        self.send_connection(peer, Socket::Control, Packet::Ping);
+        Some(self.node.connections[peer].pings.send(self.node.now))
     }
 
     /// The same to several peers: those who are to answer.
     pub(crate) fn ping_all(&mut self, peers: NodeMask) -> PingedPeers {
         let mut pinged = PingedPeers::default();
-        for i in peers {
-            self.send_ping(i).into_iter().for_each(|ping| pinged.add(i, ping));
+        for peer in peers {
+            self.send_ping(peer).into_iter().for_each(|ping| pinged.add(peer, ping));
         }
         pinged
     }
 
-    pub(crate) fn ping_acked(&mut self, i: NodeId) {
-        self.node.connections[i].pings.answer();
-        self.answered_for_transaction(i);
-        self.answered_for_first_write(i);
-        self.answered_for_resync(i);
+    pub(crate) fn ping_acked(&mut self, peer: NodeId) {
+        self.node.connections[peer].pings.answer();
+        self.answered_for_transaction(peer);
+        self.answered_for_first_write(peer);
+        self.answered_for_resync(peer);
     }
 
-    pub(crate) fn ping_due(&mut self, i: NodeId) {
-        let c = &mut self.node.connections[i];
+    pub(crate) fn ping_due(&mut self, peer: NodeId) {
+        let c = &mut self.node.connections[peer];
         match c.pings.urgent() {
-            None => drop(self.send_ping(i)),
+            None => drop(self.send_ping(peer)),
             // Something else was heard: alive (but the answer is still awaited by whoever asked).
             Some(sent) if c.last_heard > sent => c.pings.heard(),
             Some(_) => {
                 let text = "no answer to a ping within ping-timeout".to_owned();
-                self.out.drop_link(i, Lost::NetworkFailure, Topic::PingTimeout, text);
+                self.out.drop_link(peer, Lost::NetworkFailure, Topic::PingTimeout, text);
             }
         }
     }
 
-    pub(crate) fn handshake_overdue(&mut self, i: NodeId) {
+    pub(crate) fn handshake_overdue(&mut self, peer: NodeId) {
         let text = "the peer did not answer the handshake in time".to_owned();
-        self.out.drop_link(i, Lost::Timeout, Topic::HandshakeTimeout, text);
+        self.out.drop_link(peer, Lost::Timeout, Topic::HandshakeTimeout, text);
     }
 
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
     /// disks anew. But not if that took away the only copy that users have.
-    pub(crate) fn attach_unanswered(&mut self, i: NodeId) {
-        let Some((_, d)) = self.attach_deadline(i) else { return };
+    pub(crate) fn attach_unanswered(&mut self, peer: NodeId) {
+        let Some((_, volume)) = self.attach_deadline(peer) else { return };
         if self.node.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
-            self.out.note(Severity::Error, Some(d), Some(i), Topic::AttachUnanswered, text.to_owned());
-            return self.took_place(Set::Disk(d, DiskState::Failed));
+            self.out.note(Severity::Error, Some(volume), Some(peer), Topic::AttachUnanswered, text.to_owned());
+            return self.took_place(Set::Disk(volume, DiskState::Failed));
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
-        self.out.drop_link(i, Lost::NetworkFailure, Topic::AttachUnanswered, text.to_owned());
+        self.out.drop_link(peer, Lost::NetworkFailure, Topic::AttachUnanswered, text.to_owned());
     }
 
     /// Until when the peer must have answered a change that it was asked to agree to.
-    pub(crate) fn change_deadline(&self, i: NodeId) -> Option<Instant> {
-        Some(self.asked_since(i)? + self.node.connections[i].patience_with_answers())
+    pub(crate) fn change_deadline(&self, peer: NodeId) -> Option<Instant> {
+        Some(self.asked_since(peer)? + self.node.connections[peer].patience_with_answers())
     }
 
     /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
     /// late answer from that to the next question.
-    pub(crate) fn change_unanswered(&mut self, i: NodeId) {
-        let limit = self.node.connections[i].patience_with_answers();
+    pub(crate) fn change_unanswered(&mut self, peer: NodeId) {
+        let limit = self.node.connections[peer].patience_with_answers();
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
-        self.out.drop_link(i, Lost::Timeout, Topic::ChangeUnanswered, text);
+        self.out.drop_link(peer, Lost::Timeout, Topic::ChangeUnanswered, text);
     }
 
     /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
     /// another generation begins, which the peer's disk does not have.
-    pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
-        let limit = self.node.connections[i].patience_with_answers().0 / 1_000_000_000;
+    pub(crate) fn refusal_unexplained(&mut self, peer: NodeId) {
+        let limit = self.node.connections[peer].patience_with_answers().0 / 1_000_000_000;
         let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
-        self.out.drop_link(i, Lost::Timeout, Topic::RefusalUnexplained, text);
+        self.out.drop_link(peer, Lost::Timeout, Topic::RefusalUnexplained, text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
-    pub(crate) fn check_overdue(&mut self, i: NodeId) {
-        let running = self.node.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
-        let Some(limit) = self.node.connections[i].patience().filter(|_| running) else { return };
+    pub(crate) fn check_overdue(&mut self, peer: NodeId) {
+        let running = self.node.connections[peer].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
+        let Some(limit) = self.node.connections[peer].patience().filter(|_| running) else { return };
         let now = self.node.now;
-        self.node.connections[i].overdue_checked = now;
-        let c = &self.node.connections[i];
-        let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
+        self.node.connections[peer].overdue_checked = now;
+        let c = &self.node.connections[peer];
+        let write_overdue = self.oldest_pending(peer).is_some_and(|at| now >= at + limit);
         let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
-        if self.node.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
+        if self.node.connections[peer].resync_deadline(limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            return self.out.drop_link(i, Lost::Timeout, Topic::ResyncTimeout, text);
+            return self.out.drop_link(peer, Lost::Timeout, Topic::ResyncTimeout, text);
         }
         if write_overdue || barrier_overdue {
             let text = format!("requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            self.out.drop_link(i, Lost::Timeout, Topic::RequestTimeout, text);
+            self.out.drop_link(peer, Lost::Timeout, Topic::RequestTimeout, text);
         }
     }
 
-    fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
-        let awaits = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.awaits(i));
-        let oldest = self.node.connections[i].log.unconfirmed().find(|s| awaits(s.request));
-        oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
+    fn oldest_pending(&self, peer: NodeId) -> Option<Instant> {
+        let awaits = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.awaits(peer));
+        let oldest = self.node.connections[peer].log.unconfirmed().find(|s| awaits(s.request));
+        oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(peer)).min()
     }
 }
 
 impl Node {
     /// Why two peers cannot be connected at the same time, if so.
-    fn why_not_beside(&self, i: NodeId, other: NodeId) -> Option<String> {
-        let both = [i, other].map(|i| &self.connections[i]);
+    fn why_not_beside(&self, peer: NodeId, other: NodeId) -> Option<String> {
+        let both = [peer, other].map(|peer| &self.connections[peer]);
         if let Some(old) = both.into_iter().find(|c| !c.speaks9()) {
             return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
         }
@@ -257,10 +258,10 @@ impl Node {
         two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
     }
 
-    fn situation(&self, i: NodeId) -> fencing::Situation {
+    fn situation(&self, peer: NodeId) -> fencing::Situation {
         fencing::Situation {
             policy: self.fencing_policy(),
-            connected: self.state.is_connected(i),
+            connected: self.state.is_connected(peer),
             best_disk: self.state.volumes.values().map(|v| v.disk).max().unwrap_or(DiskState::Diskless),
             handler: self.cfg.handlers.contains(&Handler::FencePeer),
         }
@@ -268,21 +269,21 @@ impl Node {
 
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
-    pub(crate) fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
+    pub(crate) fn attach_deadline(&self, peer: NodeId) -> Option<(Instant, VolumeNr)> {
         let mut first = None;
-        for (d, volume) in self.state.volumes.iter() {
-            if volume.disk == DiskState::Negotiating && self.state.replicates(i, d) {
-                let limit = self.devices[d].disk.attached_at + self.connections[i].patience_with_answers();
-                first = [first, Some((limit, d))].into_iter().flatten().min();
+        for (volume, state) in self.state.volumes.iter() {
+            if state.disk == DiskState::Negotiating && self.state.replicates(peer, volume) {
+                let limit = self.devices[volume].disk.attached_at + self.connections[peer].patience_with_answers();
+                first = [first, Some((limit, volume))].into_iter().flatten().min();
             }
         }
         first
     }
 
     /// Until when a peer that has refused a write must have said what its disk is worth.
-    pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
-        let since = self.connections[i].peer_devices.values().filter_map(|p| p.link.io.refuses).min()?;
-        Some(since + self.connections[i].patience_with_answers())
+    pub(crate) fn refusal_deadline(&self, peer: NodeId) -> Option<Instant> {
+        let since = self.connections[peer].peer_devices.values().filter_map(|p| p.link.io.refuses).min()?;
+        Some(since + self.connections[peer].patience_with_answers())
     }
 }
 

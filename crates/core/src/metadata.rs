@@ -97,14 +97,14 @@ impl Resource {
     /// This node's disk changes: nodes that are not connected, or not configured at all, lack that. Their slots, and
     /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Connected
     /// peers have marks of their own, by what they confirm.
-    pub(crate) fn mark_for_strangers(&mut self, d: VolumeNr, action: &DiskOp) {
-        if !self.knows_strangers(d) {
+    pub(crate) fn mark_for_strangers(&mut self, volume: VolumeNr, action: &DiskOp) {
+        if !self.knows_strangers(volume) {
             return;
         }
         let Some(range) = action.changes() else { return };
-        for slot in 0..self.node.devices[d].slots() {
-            if !self.is_slot_of_connected(d, slot)
-                && let Some(b) = &mut self.node.devices[d].backing
+        for slot in 0..self.node.devices[volume].slots() {
+            if !self.is_slot_of_connected(volume, slot)
+                && let Some(b) = &mut self.node.devices[volume].backing
             {
                 b.set_out_of_sync(slot, range);
             }
@@ -116,17 +116,19 @@ impl Node {
     /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
     #[inline]
-    pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
-        let slots = self.devices[d].slots();
-        slots > 1 && self.is_any_of_stranger(d, slots)
+    pub(crate) fn knows_strangers(&self, volume: VolumeNr) -> bool {
+        let slots = self.devices[volume].slots();
+        slots > 1 && self.is_any_of_stranger(volume, slots)
     }
 
-    fn is_any_of_stranger(&self, d: VolumeNr, slots: usize) -> bool {
-        (0..slots).any(|slot| !self.is_slot_of_connected(d, slot))
+    fn is_any_of_stranger(&self, volume: VolumeNr, slots: usize) -> bool {
+        (0..slots).any(|slot| !self.is_slot_of_connected(volume, slot))
     }
 
-    pub(crate) fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
-        self.connections.ids().any(|i| self.state.replicates(i, d) && self.devices[d].slot(i) == Some(slot))
+    pub(crate) fn is_slot_of_connected(&self, volume: VolumeNr, slot: usize) -> bool {
+        self.connections
+            .ids()
+            .any(|peer| self.state.replicates(peer, volume) && self.devices[volume].slot(peer) == Some(slot))
     }
 }
 
@@ -148,43 +150,43 @@ impl Device {
 
 impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
-    pub(crate) fn md_changed(&mut self, d: VolumeNr) {
+    pub(crate) fn md_changed(&mut self, volume: VolumeNr) {
         self.out.chores.mark();
-        if let Some(b) = &mut self.node.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.wanted += 1;
         }
     }
 
     /// The data generation changed: writes wait until it is on disk.
-    pub(crate) fn generation_changed(&mut self, d: VolumeNr) {
-        self.md_changed(d);
-        if let Some(b) = &mut self.node.devices[d].backing {
+    pub(crate) fn generation_changed(&mut self, volume: VolumeNr) {
+        self.md_changed(volume);
+        if let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.generation = b.writer.wanted;
         }
     }
 
-    pub(crate) fn md_in_use(&mut self, d: VolumeNr) {
-        if let Some(b) = &mut self.node.devices[d].backing {
+    pub(crate) fn md_in_use(&mut self, volume: VolumeNr) {
+        if let Some(b) = &mut self.node.devices[volume].backing {
             b.md.mark_in_use();
         }
-        self.md_changed(d);
-        self.node.devices[d].transactions_wait();
+        self.md_changed(volume);
+        self.node.devices[volume].transactions_wait();
     }
 
     /// All changed bitmap pages shall go to disk.
-    pub(crate) fn write_bitmap(&mut self, d: VolumeNr) {
+    pub(crate) fn write_bitmap(&mut self, volume: VolumeNr) {
         self.out.chores.mark();
-        if let Some(b) = &mut self.node.devices[d].backing {
+        if let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.all_pages = true;
         }
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.
-    pub(crate) fn pump_metadata(&mut self, d: VolumeNr) {
-        self.refresh_flags(d);
-        self.pump_bitmap_pages(d);
-        self.node.settle_full_sync(d);
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn pump_metadata(&mut self, volume: VolumeNr) {
+        self.refresh_flags(volume);
+        self.pump_bitmap_pages(volume);
+        self.node.settle_full_sync(volume);
+        let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return };
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
             return;
@@ -198,11 +200,11 @@ impl Resource {
         let bytes: Box<[u8]> = b.md.emit();
         let offset = b.layout.superblock_at().0;
         let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
-        self.meta(d, Op::Superblock(d), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
+        self.meta(volume, Op::Superblock(volume), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
     }
 
-    fn pump_bitmap_pages(&mut self, d: VolumeNr) {
-        let Some(b) = &mut self.node.devices[d].backing else { return };
+    fn pump_bitmap_pages(&mut self, volume: VolumeNr) {
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
         // The superblock's "all differs" goes first.
         let flagged = b.full_sync && b.writer.written < b.writer.wanted;
         if !b.writer.all_pages || flagged {
@@ -213,7 +215,7 @@ impl Resource {
             // when that is over.
             if b.writer.flushing.is_none() && !b.writer.pages.contains(&page) {
                 b.dirty.take(page);
-                self.emit_bitmap_page(d, page, true);
+                self.emit_bitmap_page(volume, page, true);
             }
             return;
         }
@@ -236,24 +238,24 @@ impl Resource {
         }
         b.writer.all_pages = pages.len() == room || !later.is_empty();
         for page in pages {
-            self.emit_bitmap_page(d, page, false);
+            self.emit_bitmap_page(volume, page, false);
         }
     }
 
     /// Writes a page that the activity log wants down.
-    pub(crate) fn write_bitmap_page(&mut self, d: VolumeNr, page: u64) {
-        let Some(b) = &mut self.node.devices[d].backing else { return };
+    pub(crate) fn write_bitmap_page(&mut self, volume: VolumeNr, page: u64) {
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
         let flush = b.dirty.is_cleared(page) && b.flushing.is_needed();
         if b.dirty.take_set(page, page + 1).is_some() {
-            self.emit_bitmap_page(d, page, flush);
+            self.emit_bitmap_page(volume, page, flush);
         }
     }
 
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
-    fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
+    fn emit_bitmap_page(&mut self, volume: VolumeNr, page: u64, flush: bool) {
         self.out.chores.mark();
-        let coming = self.slot_of_source(d);
-        let dev = &mut self.node.devices[d];
+        let coming = self.slot_of_source(volume);
+        let dev = &mut self.node.devices[volume];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let Some(b) = &mut dev.backing else { return };
         if flush {
@@ -264,35 +266,39 @@ impl Resource {
         b.writer.pages.insert(page);
         dev.stats.bm_writes += 1;
         let offset = b.layout.bitmap_page_at(page).0;
-        self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: flush, fua: false });
+        self.meta(
+            volume,
+            Op::BitmapPage(volume, page),
+            MetaOp::Write { offset, bytes, flush_before: flush, fua: false },
+        );
     }
 
-    pub(crate) fn bitmap_page_done(&mut self, d: VolumeNr, page: u64, result: Result<(), DiskError>) {
-        let Some(b) = &mut self.node.devices[d].backing else { return };
+    pub(crate) fn bitmap_page_done(&mut self, volume: VolumeNr, page: u64, result: Result<(), DiskError>) {
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
         b.writer.pages.remove(&page);
         if result.is_err() {
             b.dirty.note_set(page..page + 1);
-            return self.meta_error(d, "bitmap");
+            return self.meta_error(volume, "bitmap");
         }
         if let Some((_, mark)) = b.writer.flushing.take_if(|(with, _)| *with == page) {
             b.flushing.note_flushed(mark);
         }
-        self.advance_transaction(d);
+        self.advance_transaction(volume);
     }
 
-    pub(crate) fn superblock_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
-        let Some(b) = &mut self.node.devices[d].backing else { return };
+    pub(crate) fn superblock_done(&mut self, volume: VolumeNr, result: Result<(), DiskError>) {
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
         let version = b.writer.writing.take().expect("a superblock was being written");
         if result.is_err() {
-            return self.meta_error(d, "superblock");
+            return self.meta_error(volume, "superblock");
         }
         let generation_was_due = b.writer.written < b.writer.generation;
         b.writer.written = version;
         let generation_written = b.writer.written >= b.writer.generation;
-        self.node.devices[d].al_queue.ask_again();
+        self.node.devices[volume].al_queue.ask_again();
         if generation_written {
-            self.send_due_sync_uuid(d);
-            self.node.devices[d].first_write_settled();
+            self.send_due_sync_uuid(volume);
+            self.node.devices[volume].first_write_settled();
         }
         if generation_written && generation_was_due {
             self.finish_held();
@@ -301,37 +307,40 @@ impl Resource {
 
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
     /// the activity log of a Secondary is not looked at.
-    fn keeps_primary_mark(&mut self, d: VolumeNr) -> bool {
-        let unlogged = self.node.devices[d].has_flag(DeviceFlags::AL_DISABLED);
-        let counts = |w: &Write| w.device == d && (w.holds_al() || unlogged);
-        self.node.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
-            && (self.node.devices[d].saves_marks()
+    fn keeps_primary_mark(&mut self, volume: VolumeNr) -> bool {
+        let unlogged = self.node.devices[volume].has_flag(DeviceFlags::AL_DISABLED);
+        let counts = |w: &Write| w.device == volume && (w.holds_al() || unlogged);
+        self.node.devices[volume].has_flag(DeviceFlags::PRIMARY_IND)
+            && (self.node.devices[volume].saves_marks()
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
     }
 
     /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
     /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
-    fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
-        self.node.devices[d].has_flag(DeviceFlags::AL_DISABLED)
-            && (self.node.devices[d].saves_marks()
-                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
-                || self.node.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
-                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
+    fn keeps_unlogged_mark(&mut self, volume: VolumeNr) -> bool {
+        self.node.devices[volume].has_flag(DeviceFlags::AL_DISABLED)
+            && (self.node.devices[volume].saves_marks()
+                || self
+                    .requests
+                    .iter()
+                    .any(|(_, r)| matches!(r, Request::Write(w) if w.device == volume && !w.holds_al()))
+                || self.node.devices[volume].repetitions.iter().any(|(_, r)| !r.al_held())
+                || self.peer_writes.iter().any(|(_, w)| w.device == volume && !w.holds_al()))
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
-    pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
-        let crashed = self.node.devices[d].disk.crashed_primary;
-        let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
+    pub(crate) fn refresh_flags(&mut self, volume: VolumeNr) {
+        let crashed = self.node.devices[volume].disk.crashed_primary;
+        let flags_towards = |r: &Self, peer| metadata_flags(&View::of(&r.state, peer, volume), crashed);
         let mark = DeviceFlags::PRIMARY_IND;
-        let primary =
-            self.peers_or_none().any(|i| flags_towards(self, i).0.contains(mark)) || self.keeps_primary_mark(d);
-        let (own, _) = flags_towards(self, self.partner(d));
-        let logged = self.node.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
-        let unlogged = !logged || self.keeps_unlogged_mark(d);
-        let dev = &mut self.node.devices[d];
+        let primary = self.peers_or_none().any(|peer| flags_towards(self, peer).0.contains(mark))
+            || self.keeps_primary_mark(volume);
+        let (own, _) = flags_towards(self, self.partner(volume));
+        let logged = self.node.devices[volume].cfg.as_ref().is_none_or(|c| c.al_updates);
+        let unlogged = !logged || self.keeps_unlogged_mark(volume);
+        let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return };
-        if self.node.state.disk(d) < DiskState::Inconsistent || b.closing_clean {
+        if self.node.state.disk(volume) < DiskState::Inconsistent || b.closing_clean {
             return;
         }
         let before = b.md.flags;
@@ -344,12 +353,12 @@ impl Resource {
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
         let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
-        for i in self.node.connections.ids() {
-            let (_, said) = flags_towards(self, Some(i));
-            let disk = self.node.state.peer_disk(i, d);
+        for peer in self.node.connections.ids() {
+            let (_, said) = flags_towards(self, Some(peer));
+            let disk = self.node.state.peer_disk(peer, volume);
             let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
-            let Some(b) = &mut self.node.devices[d].backing else { return };
-            let flags = &mut b.md.peer_mut(i).flags;
+            let Some(b) = &mut self.node.devices[volume].backing else { return };
+            let flags = &mut b.md.peer_mut(peer).flags;
             if nine && has_disk {
                 // It comes to the disk with what else changes.
                 flags.insert(PeerFlags::DEVICE_SEEN);
@@ -362,15 +371,15 @@ impl Resource {
         if becomes_primary {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
-            self.generation_changed(d);
-            self.node.devices[d].transactions_wait();
+            self.generation_changed(volume);
+            self.node.devices[volume].transactions_wait();
         } else if other_connected && self.node.connections.members().len() > 1 {
             // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
-            self.generation_changed(d);
+            self.generation_changed(volume);
         } else if changed {
-            self.md_changed(d);
+            self.md_changed(volume);
         }
-        if becomes_unlogged && let Some(b) = &mut self.node.devices[d].backing {
+        if becomes_unlogged && let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.unlogged = b.writer.wanted;
         }
     }
@@ -378,14 +387,14 @@ impl Resource {
 
 impl Node {
     /// The flag "all differs" has done its work when all pages are down.
-    fn settle_full_sync(&mut self, d: VolumeNr) {
-        let Some(b) = &self.devices[d].backing else { return };
+    fn settle_full_sync(&mut self, volume: VolumeNr) {
+        let Some(b) = &self.devices[volume].backing else { return };
         if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
             return;
         }
-        if let Some(b) = &mut self.devices[d].backing {
+        if let Some(b) = &mut self.devices[volume].backing {
             b.full_sync = false;
-            self.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
+            self.connections.ids().for_each(|peer| b.md.peer_mut(peer).flags.remove(PeerFlags::FULL_SYNC));
             b.writer.wanted += 1;
         }
     }
@@ -394,7 +403,7 @@ impl Node {
 impl Node {
     /// Peers of which the metadata say this.
     pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
-        self.connections.ids().filter(|i| md.peer(*i).flags.contains(flag)).collect()
+        self.connections.ids().filter(|peer| md.peer(*peer).flags.contains(flag)).collect()
     }
 }
 

@@ -58,9 +58,9 @@ impl Outbox {
     }
 
     /// Has a handler called; returns the number that its end will have.
-    pub(crate) fn handler(&mut self, event: Handler, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
+    pub(crate) fn handler(&mut self, event: Handler, volume: Option<VolumeNr>, peer: Option<NodeId>) -> u64 {
         self.next_handler += 1;
-        let call = HandlerCall { event, volume: d, peer: i };
+        let call = HandlerCall { event, volume, peer };
         self.handlers.insert(self.next_handler, call.clone());
         self.emit(Effect::RunHandler { id: self.next_handler, call });
         self.next_handler
@@ -70,26 +70,26 @@ impl Outbox {
     pub(crate) fn note(
         &mut self,
         severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
+        volume: Option<VolumeNr>,
+        peer: Option<NodeId>,
         reason: impl Into<Named>,
         text: impl Into<String>,
     ) {
-        self.tell(severity, d, i, reason, Event::Other, text.into());
+        self.tell(severity, volume, peer, reason, Event::Other, text.into());
     }
 
     /// Tells people and programs.
     pub(crate) fn tell(
         &mut self,
         severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
+        volume: Option<VolumeNr>,
+        peer: Option<NodeId>,
         reason: impl Into<Named>,
         event: Event,
         text: String,
     ) {
         self.chores.mark();
-        let notice = Notice { severity, volume: d, peer: i, reason: reason.into().name(), text, event };
+        let notice = Notice { severity, volume, peer, reason: reason.into().name(), text, event };
         if self.decisions.len() == REMEMBERED {
             self.decisions.pop_front();
         }
@@ -105,40 +105,40 @@ impl Outbox {
     }
 
     /// The peer broke the protocol: drop the link and try again.
-    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
-        self.drop_link(i, Lost::ProtocolError, reason, text);
+    pub(crate) fn protocol_error(&mut self, peer: NodeId, reason: impl Into<Named>, text: String) {
+        self.drop_link(peer, Lost::ProtocolError, reason, text);
     }
 
     /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: impl Into<Named>, text: String) {
-        self.end_link(i, LinkEnd::Lost(lost), reason, text);
+    pub(crate) fn drop_link(&mut self, peer: NodeId, lost: Lost, reason: impl Into<Named>, text: String) {
+        self.end_link(peer, LinkEnd::Lost(lost), reason, text);
     }
 
     /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
     /// calls handlers.
-    pub(crate) fn retry_later(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
-        self.end_link(i, LinkEnd::RetryLater, reason, text);
+    pub(crate) fn retry_later(&mut self, peer: NodeId, reason: impl Into<Named>, text: String) {
+        self.end_link(peer, LinkEnd::RetryLater, reason, text);
     }
 
     /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
     /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
     /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
-    pub(crate) fn refuse(&mut self, i: NodeId, reason: impl Into<Named>, text: &str) {
-        self.end_link(i, LinkEnd::Refused, reason, text.to_owned());
+    pub(crate) fn refuse(&mut self, peer: NodeId, reason: impl Into<Named>, text: &str) {
+        self.end_link(peer, LinkEnd::Refused, reason, text.to_owned());
     }
 
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
-    pub(crate) fn give_up(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
-        self.end_link(i, LinkEnd::GiveUp, reason, text);
+    pub(crate) fn give_up(&mut self, peer: NodeId, reason: impl Into<Named>, text: String) {
+        self.end_link(peer, LinkEnd::GiveUp, reason, text);
     }
 
     /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
-    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: impl Into<Named>, text: String) {
-        self.end_link(i, LinkEnd::CompareAnew, reason, text);
+    pub(crate) fn compare_anew(&mut self, peer: NodeId, reason: impl Into<Named>, text: String) {
+        self.end_link(peer, LinkEnd::CompareAnew, reason, text);
     }
 
     /// The two part by leave, or by the administrator's word: StandAlone.
-    pub(crate) fn part(&mut self, i: NodeId) {
-        self.end_link(i, LinkEnd::Parted, Topic::Parted, String::new());
+    pub(crate) fn part(&mut self, peer: NodeId) {
+        self.end_link(peer, LinkEnd::Parted, Topic::Parted, String::new());
     }
 }

@@ -19,68 +19,68 @@ use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
 
 impl Resource {
-    pub(crate) fn peer_data(&mut self, i: NodeId, d: VolumeNr, w: &wire::Write, data: Segments) {
+    pub(crate) fn peer_data(&mut self, peer: NodeId, volume: VolumeNr, w: &wire::Write, data: Segments) {
         let range = w.range().expect("the decoder checks ranges");
         let action = if range.is_empty() { PeerAction::Flush } else { PeerAction::Write };
-        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), data);
+        self.peer_write(peer, volume, action, range, (w.block_id, w.flags, w.seq), data);
     }
 
-    pub(crate) fn peer_trim(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
+    pub(crate) fn peer_trim(&mut self, peer: NodeId, volume: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
-        let plain = self.node.connections[i].has(wire::Features::WRITE_ZEROES);
-        let action = PeerAction::Discard { zeroes: !plain || self.node.devices[d].zeroes_on_discard() };
-        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
+        let plain = self.node.connections[peer].has(wire::Features::WRITE_ZEROES);
+        let action = PeerAction::Discard { zeroes: !plain || self.node.devices[volume].zeroes_on_discard() };
+        self.peer_write(peer, volume, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
-    pub(crate) fn peer_zeroes(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
+    pub(crate) fn peer_zeroes(&mut self, peer: NodeId, volume: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
         let action = PeerAction::Zeroes { unmap: w.flags.contains(DpFlags::DISCARD) };
-        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
+        self.peer_write(peer, volume, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
     fn peer_write(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         action: PeerAction,
         range: SectorRange,
         (block_id, mut flags, seq): (BlockId, DpFlags, u32),
         data: Segments,
     ) {
-        if let Err((reason, text)) = self.may_be_written(i, d, range) {
+        if let Err((reason, text)) = self.may_be_written(peer, volume, range) {
             self.out.release(data);
-            return self.out.protocol_error(i, reason, text);
+            return self.out.protocol_error(peer, reason, text);
         }
-        let c = &mut self.node.connections[i];
+        let c = &mut self.node.connections[peer];
         flags = flags | c.unsaid_flags();
-        let pd = &mut c.peer_devices[d];
+        let pd = &mut c.peer_devices[volume];
         pd.link.io.saw_seq(seq);
         pd.link.io.count_write();
         pd.link.io.received_bytes += data.len();
-        self.node.devices[d].note_peers_write();
-        let told = self.may_complete(i, flags);
-        let epoch = self.node.connections[i].epochs.join(told);
-        if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
+        self.node.devices[volume].note_peers_write();
+        let told = self.may_complete(peer, flags);
+        let epoch = self.node.connections[peer].epochs.join(told);
+        if let Some(answer) = self.lost_conflict(peer, volume, action, range, flags) {
             self.out.release(data);
-            self.send_ack(i, d, answer, range, block_id);
-            return self.leave_epoch(i, epoch, told);
+            self.send_ack(peer, volume, answer, range, block_id);
+            return self.leave_epoch(peer, epoch, told);
         }
-        if !self.usable(d) {
+        if !self.usable(volume) {
             self.out.release(data);
-            self.refuse_peer_write(i, d, range, block_id);
-            return self.leave_epoch(i, epoch, told);
+            self.refuse_peer_write(peer, volume, range, block_id);
+            return self.leave_epoch(peer, epoch, told);
         }
         let early = told == Told::Early;
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
-            self.send_ack(i, d, Packet::RecvAck, range, block_id);
+            self.send_ack(peer, volume, Packet::RecvAck, range, block_id);
         }
-        let interval = self.node.devices[d].queue.interval_id();
-        let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
+        let interval = self.node.devices[volume].queue.interval_id();
+        let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(peer, volume, action);
         let in_mesh = self.node.in_mesh9();
-        let c = &self.node.connections[i];
+        let c = &self.node.connections[peer];
         self.begin_peer_write(PeerWrite {
-            connection: i,
-            device: d,
+            connection: peer,
+            device: volume,
             session: c.session,
             epoch,
             told,
@@ -101,21 +101,21 @@ impl Resource {
 
     /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
     fn begin_peer_write(&mut self, write: PeerWrite) {
-        let (i, d, range) = (write.connection, write.device, write.range);
-        self.overtake_answers(i, d, range);
-        self.node.devices[d].queue.peer_writing.insert(range, write.interval, ());
-        let c = &mut self.node.connections[i];
-        c.peer_devices[d].link.io.unacked += 1;
+        let (peer, volume, range) = (write.connection, write.device, write.range);
+        self.overtake_answers(peer, volume, range);
+        self.node.devices[volume].queue.peer_writing.insert(range, write.interval, ());
+        let c = &mut self.node.connections[peer];
+        c.peer_devices[volume].link.io.unacked += 1;
         c.working += write.cost();
         let key = self.peer_writes.insert(write);
-        let in_mesh = self.in_mesh9() && self.node.connections[i].speaks9() && !range.is_empty();
+        let in_mesh = self.in_mesh9() && self.node.connections[peer].speaks9() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
-        let keeps_bitmap = self.node.state.peer_disk(i, d) < DiskState::Inconsistent;
+        let keeps_bitmap = self.node.state.peer_disk(peer, volume) < DiskState::Inconsistent;
         if keeps_bitmap && !range.is_empty() {
-            self.mark_out_of_sync(i, d, range);
-            self.take_al_for_peer(d, key, range);
-        } else if (self.knows_strangers(d) || in_mesh) && !range.is_empty() {
-            self.take_al_for_peer(d, key, range);
+            self.mark_out_of_sync(peer, volume, range);
+            self.take_al_for_peer(volume, key, range);
+        } else if (self.knows_strangers(volume) || in_mesh) && !range.is_empty() {
+            self.take_al_for_peer(volume, key, range);
         } else {
             self.peer_write_granted(key, false);
         }
@@ -126,7 +126,7 @@ impl Resource {
         let Some(w) = self.peer_writes.get_mut(key) else { return };
         w.al_held = al_held;
         w.submitted = self.node.now;
-        let (d, sector, len) = (w.device, w.range.start, w.range.len());
+        let (volume, sector, len) = (w.device, w.range.start, w.range.len());
         let fua = w.durable;
         let action = match w.action {
             PeerAction::Write => DiskOp::Write { sector, data: w.data.clone(), fua },
@@ -134,13 +134,13 @@ impl Resource {
             PeerAction::Discard { zeroes } => DiskOp::Discard { sector, len, zeroes },
             PeerAction::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua },
         };
-        let disk = self.node.state.disk(d);
-        let dev = &mut self.node.devices[d];
+        let disk = self.node.state.disk(volume);
+        let dev = &mut self.node.devices[volume];
         if !dev.is_usable(disk) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
         dev.stats.written_bytes += len.0;
-        self.disk(d, Op::PeerWrite(key), action);
+        self.disk(volume, Op::PeerWrite(key), action);
     }
 
     pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
@@ -155,40 +155,40 @@ impl Resource {
             return self.peer_write_granted(key, held);
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
-        let (i, d) = (w.connection, w.device);
-        let c = &mut self.node.connections[i];
+        let (peer, volume) = (w.connection, w.device);
+        let c = &mut self.node.connections[peer];
         c.working -= w.cost();
         let here = c.session == w.session && c.link.is_some();
-        self.node.application_done(d, w.started, w.range.len());
-        let dev = &mut self.node.devices[d];
+        self.node.application_done(volume, w.started, w.range.len());
+        let dev = &mut self.node.devices[volume];
         dev.note_peer_write(&w, self.node.now);
         dev.queue.peer_writing.remove(w.range.start, w.interval);
         dev.queue.recheck = true;
         self.out.release(std::mem::take(&mut w.data));
         if let Err(e) = result {
-            self.mark_out_of_sync(i, d, w.range);
-            self.data_error(d, Failure::Write, "write", w.range, e);
-            self.lacks_peers_write(d);
+            self.mark_out_of_sync(peer, volume, w.range);
+            self.data_error(volume, Failure::Write, "write", w.range, e);
+            self.lacks_peers_write(volume);
         }
         if here {
-            self.node.connections[i].peer_devices[d].link.io.unacked -= 1;
+            self.node.connections[peer].peer_devices[volume].link.io.unacked -= 1;
             if result.is_ok() && w.told == Told::ReceivedWhenWritten {
-                self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
+                self.send_ack(peer, volume, Packet::RecvAck, w.range, w.block_id);
             }
-            self.final_ack(i, d, &w, result.is_ok());
+            self.final_ack(peer, volume, &w, result.is_ok());
         }
-        if w.al_held && !(here && self.node.connections[i].keeps_in_log(w.position)) {
-            self.node.devices[d].release_al(w.range);
+        if w.al_held && !(here && self.node.connections[peer].keeps_in_log(w.position)) {
+            self.node.devices[volume].release_al(w.range);
         }
         if here {
-            self.leave_epoch(i, w.epoch, w.told);
+            self.leave_epoch(peer, w.epoch, w.told);
         }
     }
 
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
-    pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
-        self.node.connections[i].held.link_lost().for_each(|payload| self.out.release(payload));
-        let c = &mut self.node.connections[i];
+    pub(crate) fn drop_peer_work(&mut self, peer: NodeId) {
+        self.node.connections[peer].held.link_lost().for_each(|payload| self.out.release(payload));
+        let c = &mut self.node.connections[peer];
         c.epochs.link_lost();
         for pd in c.peer_devices.values_mut() {
             pd.link.io.unacked = 0;
@@ -197,10 +197,10 @@ impl Resource {
 
     /// Is something of a link that has ended still on its way to a disk (spec 2.7)?
     pub(crate) fn peers_work_lingers(&self) -> bool {
-        let usable = |d: VolumeNr| self.usable(d);
+        let usable = |volume: VolumeNr| self.usable(volume);
         let over = |w: &PeerWrite| self.node.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
-            || self.node.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
+            || self.node.devices.ids().any(|volume| usable(volume) && self.abandoned_resync_lingers(volume))
     }
 }
 
@@ -214,12 +214,12 @@ impl Device {
 
 impl Node {
     /// May the peer write there now? If not: the reason, and what to tell.
-    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (Topic, String)> {
-        if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
+    fn may_be_written(&self, peer: NodeId, volume: VolumeNr, range: SectorRange) -> Result<(), (Topic, String)> {
+        if !self.devices[volume].holds(range) || !self.state.replicates(peer, volume) {
             let text = format!("write of {range} beyond the device or outside replication");
             return Err((Topic::WriteOutOfPlace, text));
         }
-        if self.state.is_primary() && self.state.peers[i].role() != wire::Role::Primary {
+        if self.state.is_primary() && self.state.peers[peer].role() != wire::Role::Primary {
             let text = "a Secondary peer wrote to the data that is in use here".to_owned();
             return Err((Topic::WriteBySecondary, text));
         }

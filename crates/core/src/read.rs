@@ -21,19 +21,19 @@ use wire::DiskState;
 const RETRIES: u32 = 3;
 
 impl Resource {
-    pub(crate) fn start_reads(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
+    pub(crate) fn start_reads(&mut self, volume: VolumeNr, Waiting { came, request: req }: Waiting) {
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let (owner, tries) = (Owner::Tag(req.tag), (came, Tried::default()));
         if req.len.0 <= MAX_DATA {
-            return self.start_read(d, range, req.data, owner, tries);
+            return self.start_read(volume, range, req.data, owner, tries);
         }
-        self.start_in_parts(d, range, &req.data, owner, tries, MAX_DATA);
+        self.start_in_parts(volume, range, &req.data, owner, tries, MAX_DATA);
     }
 
     /// Reads so many bytes at a time.
     fn start_in_parts(
         &mut self,
-        d: VolumeNr,
+        volume: VolumeNr,
         range: SectorRange,
         data: &Segments,
         owner: Owner,
@@ -48,34 +48,34 @@ impl Resource {
             let len = most.min(whole - from);
             let start = Sector(range.start.0 + from / 512);
             let part = SectorRange::new(start, ByteLen(len)).expect("within the request");
-            self.start_read(d, part, slice(data, from, len), Owner::Part(key), tries);
+            self.start_read(volume, part, slice(data, from, len), Owner::Part(key), tries);
         }
     }
 
     /// Reads from wherever is best; with when it came, and what came of it before.
     pub(crate) fn start_read(
         &mut self,
-        d: VolumeNr,
+        volume: VolumeNr,
         range: SectorRange,
         data: Segments,
         tag: Owner,
         (came, tried): (Instant, Tried),
     ) {
-        if !self.node.devices[d].holds(range) {
-            return self.end_owner(d, tag, Err(IoError::OutOfRange));
+        if !self.node.devices[volume].holds(range) {
+            return self.end_owner(volume, tag, Err(IoError::OutOfRange));
         }
-        let remote = match self.read_route(d, range, tried.refused) {
+        let remote = match self.read_route(volume, range, tried.refused) {
             (ReadRoute::Local, _) => None,
-            (ReadRoute::Remote, Some(i)) => Some(i),
-            _ => return self.read_nowhere(d, range, data, tag, came),
+            (ReadRoute::Remote, Some(peer)) => Some(peer),
+            _ => return self.read_nowhere(volume, range, data, tag, came),
         };
         // Old peers take less at a time than a disk does.
-        let most = remote.map_or(MAX_DATA, |i| self.node.connections[i].max_data(d));
+        let most = remote.map_or(MAX_DATA, |peer| self.node.connections[peer].max_data(volume));
         if range.len().0 > most {
-            return self.start_in_parts(d, range, &data, tag, (came, tried), most);
+            return self.start_in_parts(volume, range, &data, tag, (came, tried), most);
         }
         let read = Read {
-            device: d,
+            device: volume,
             range,
             data: data.clone(),
             tag,
@@ -88,25 +88,25 @@ impl Resource {
         let key = self.requests.insert(Request::Read(read));
         match remote {
             None => {
-                self.node.devices[d].stats.read_bytes += range.len().0;
-                self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
+                self.node.devices[volume].stats.read_bytes += range.len().0;
+                self.disk(volume, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
             }
-            Some(i) => self.send_read_request(i, d, key, range),
+            Some(peer) => self.send_read_request(peer, volume, key, range),
         }
     }
 
     /// No good copy is within reach: fail, or wait for one if I/O is frozen.
-    fn read_nowhere(&mut self, d: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
+    fn read_nowhere(&mut self, volume: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
         match tag {
             Owner::Tag(tag) if self.node.state.is_frozen() => {
                 let (sector, len) = (range.start, range.len());
-                let request = BlockRequest { tag, volume: d, kind: RequestKind::Read, sector, len, data };
-                self.node.devices[d].queue.incoming.push_front(Waiting { came, request });
+                let request = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
+                self.node.devices[volume].queue.incoming.push_front(Waiting { came, request });
             }
             Owner::Part(_) if self.node.state.is_frozen() => {
-                self.node.devices[d].queue.parts_waiting.push(PartWaiting { range, data, owner: tag, came });
+                self.node.devices[volume].queue.parts_waiting.push(PartWaiting { range, data, owner: tag, came });
             }
-            _ => self.end_owner(d, tag, Err(IoError::Io)),
+            _ => self.end_owner(volume, tag, Err(IoError::Io)),
         }
     }
 
@@ -118,8 +118,8 @@ impl Resource {
                 self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
             }
             Err(e) => {
-                for i in self.node.connections.ids() {
-                    self.mark_out_of_sync(i, r.device, r.range);
+                for peer in self.node.connections.ids() {
+                    self.mark_out_of_sync(peer, r.device, r.range);
                 }
                 self.data_error(r.device, Failure::Read, "read", r.range, e);
                 let tried = Tried { times: r.tried.times + 1, ..r.tried };
@@ -129,11 +129,17 @@ impl Resource {
     }
 
     /// A read that came and was submitted then has what it wanted.
-    pub(crate) fn end_read(&mut self, d: VolumeNr, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
-        let latencies = &mut self.node.devices[d].stats.latencies;
+    pub(crate) fn end_read(
+        &mut self,
+        volume: VolumeNr,
+        owner: Owner,
+        (came, started): (Instant, Instant),
+        stage: Stage,
+    ) {
+        let latencies = &mut self.node.devices[volume].stats.latencies;
         latencies.note(stage, self.node.now.since(started), 1);
         latencies.note(Stage::ReadTotal, self.node.now.since(came), 1);
-        self.end_owner(d, owner, Ok(()));
+        self.end_owner(volume, owner, Ok(()));
     }
 
     /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is
@@ -147,10 +153,10 @@ impl Resource {
     }
 
     /// This device was demoted.
-    pub(crate) fn reads_outlive_role(&mut self, d: VolumeNr) {
+    pub(crate) fn reads_outlive_role(&mut self, volume: VolumeNr) {
         for request in self.requests.values_mut() {
             if let Request::Read(r) = request {
-                r.outlived |= r.device == d;
+                r.outlived |= r.device == volume;
             }
         }
     }
@@ -158,18 +164,18 @@ impl Resource {
 
 impl Node {
     /// The own disk if it will do for any peer, else the first peer that will, preferably one that has not refused.
-    fn read_route(&self, d: VolumeNr, range: SectorRange, refused: NodeMask) -> (ReadRoute, Option<NodeId>) {
-        let dev = &self.devices[d];
+    fn read_route(&self, volume: VolumeNr, range: SectorRange, refused: NodeMask) -> (ReadRoute, Option<NodeId>) {
+        let dev = &self.devices[volume];
         let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
-        let usable = self.usable(d);
-        let route = |i: Option<NodeId>| {
-            let mut view = View::of(&self.state, i, d);
+        let usable = self.usable(volume);
+        let route = |peer: Option<NodeId>| {
+            let mut view = View::of(&self.state, peer, volume);
             view.disk = if usable { view.disk } else { DiskState::Diskless };
-            (routing::read(&view, range_clean), i)
+            (routing::read(&view, range_clean), peer)
         };
-        let rank = |(route, i): &(ReadRoute, Option<NodeId>)| match route {
+        let rank = |(route, peer): &(ReadRoute, Option<NodeId>)| match route {
             ReadRoute::Local => 0,
-            ReadRoute::Remote if i.is_none_or(|i| !refused.contains(i)) => 1,
+            ReadRoute::Remote if peer.is_none_or(|peer| !refused.contains(peer)) => 1,
             ReadRoute::Remote => 2,
             ReadRoute::Nowhere => 3,
         };

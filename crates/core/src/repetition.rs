@@ -16,25 +16,25 @@ impl Resource {
     /// A write that is done once more: from the top, behind that which it gave way to.
     pub(crate) fn start_again(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let d = w.device;
+        let volume = w.device;
         let (kind, fua, range, came, epoch) = (w.kind, w.fua, w.range, w.came, w.submitted.epoch);
         let Some(open) = w.close() else { return };
         let behind = open.repeat.unwrap_or(Behind::Nothing);
         let repetition = match open.again {
             Some(repetition) => {
-                self.node.devices[d].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
+                self.node.devices[volume].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
                 repetition
             }
             None => {
                 let al_held = w.leave_al();
-                self.node.devices[d].repetitions.insert(Repetition { range, al_held, behind })
+                self.node.devices[volume].repetitions.insert(Repetition { range, al_held, behind })
             }
         };
-        self.node.devices[d].queue.writing.remove(range.start, open.interval);
-        self.node.devices[d].queue.recheck = true;
-        let mut again = self.new_write(d, kind, fua, range, open.data, open.owners);
+        self.node.devices[volume].queue.writing.remove(range.start, open.interval);
+        self.node.devices[volume].queue.recheck = true;
+        let mut again = self.new_write(volume, kind, fua, range, open.data, open.owners);
         (again.came, again.again) = (came, Some(repetition));
-        self.node.devices[d].queue.blocked.push_back(again);
+        self.node.devices[volume].queue.blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
         if epoch == self.epoch.number() {
             self.close_epoch();
@@ -43,10 +43,10 @@ impl Resource {
     }
 
     /// A write is over. If it was done again it is known now which copies have it.
-    pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
-        let ended = repetition.and_then(|key| self.node.devices[d].repetitions.remove(key));
+    pub(crate) fn end_repetition(&mut self, volume: VolumeNr, repetition: Option<u64>) {
+        let ended = repetition.and_then(|key| self.node.devices[volume].repetitions.remove(key));
         if let Some(Repetition { range, al_held: true, .. }) = ended {
-            self.node.devices[d].release_al(range);
+            self.node.devices[volume].release_al(range);
         }
     }
 
@@ -54,50 +54,50 @@ impl Resource {
     /// copied.
     pub(crate) fn give_up_repetition(&mut self, write: &mut NewWrite) {
         let Some(repetition) = write.again.take() else { return };
-        let d = write.device;
+        let volume = write.device;
         hit("conflicts", || "lost: given up".to_owned());
-        for i in self.node.connections.ids() {
-            self.copy_by_resync(i, d, write.range);
+        for peer in self.node.connections.ids() {
+            self.copy_by_resync(peer, volume, write.range);
         }
-        self.end_repetition(d, Some(repetition));
+        self.end_repetition(volume, Some(repetition));
     }
 
-    fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if self.mark_out_of_sync(i, d, range) > 0 {
-            self.node.connections[i].peer_devices[d].repair.wanted(self.node.now);
+    fn copy_by_resync(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
+        if self.mark_out_of_sync(peer, volume, range) > 0 {
+            self.node.connections[peer].peer_devices[volume].repair.wanted(self.node.now);
             self.out.chores.mark();
         }
     }
 
     /// The link goes, or the own disk: what is to be done again may never be.
-    pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
-        let ranges: Vec<SectorRange> = self.node.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
+    pub(crate) fn mark_repetitions(&mut self, peer: NodeId, volume: VolumeNr) {
+        let ranges: Vec<SectorRange> = self.node.devices[volume].repetitions.iter().map(|(_, r)| r.range).collect();
         for range in ranges {
             hit("conflicts", || "lost: marked".to_owned());
-            self.mark_out_of_sync(i, d, range);
+            self.mark_out_of_sync(peer, volume, range);
         }
     }
 
     /// The link goes, and nothing more comes by it.
-    pub(crate) fn repetitions_lost_peer(&mut self, i: NodeId, d: VolumeNr) {
-        self.mark_repetitions(i, d);
-        for repetition in self.node.devices[d].repetitions.values_mut() {
-            if matches!(repetition.behind, Behind::Writes { peer, .. } if peer == i) {
+    pub(crate) fn repetitions_lost_peer(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.mark_repetitions(peer, volume);
+        for repetition in self.node.devices[volume].repetitions.values_mut() {
+            if matches!(repetition.behind, Behind::Writes { peer: of, .. } if of == peer) {
                 repetition.behind = Behind::Nothing;
             }
         }
-        self.node.devices[d].queue.recheck |= !self.node.devices[d].repetitions.is_empty();
+        self.node.devices[volume].queue.recheck |= !self.node.devices[volume].repetitions.is_empty();
     }
 
     /// Others need room in the activity log, perhaps those that what is done again waits for.
-    pub(crate) fn repetitions_leave_al(&mut self, d: VolumeNr) {
+    pub(crate) fn repetitions_leave_al(&mut self, volume: VolumeNr) {
         let held = |r: &mut Repetition| std::mem::take(&mut r.al_held).then_some(r.range);
-        let ranges: Vec<SectorRange> = self.node.devices[d].repetitions.values_mut().filter_map(held).collect();
+        let ranges: Vec<SectorRange> = self.node.devices[volume].repetitions.values_mut().filter_map(held).collect();
         for range in ranges {
-            for i in self.node.connections.ids() {
-                self.copy_by_resync(i, d, range);
+            for peer in self.node.connections.ids() {
+                self.copy_by_resync(peer, volume, range);
             }
-            self.node.devices[d].release_al(range);
+            self.node.devices[volume].release_al(range);
         }
     }
 }
@@ -112,15 +112,18 @@ impl Device {
 impl Node {
     /// The peer's write that its answer `seq` (P_RETRY_WRITE) is about: of its numbers up to this one, all that were no
     /// answer's were a write's.
-    pub(crate) fn writes_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> Behind {
-        Behind::Writes { peer: i, count: seq.wrapping_sub(self.connections[i].peer_devices[d].link.io.peer_answers) }
+    pub(crate) fn writes_before(&self, peer: NodeId, volume: VolumeNr, seq: u32) -> Behind {
+        Behind::Writes {
+            peer,
+            count: seq.wrapping_sub(self.connections[peer].peer_devices[volume].link.io.peer_answers),
+        }
     }
 
     /// Is something still to come before a write that is done again? What it gave way to may be on its way, behind much
     /// else. Until that has come the peer would answer the same, as often as it is asked.
-    pub(crate) fn is_to_come(&self, d: VolumeNr, write: &NewWrite) -> bool {
-        let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
-        let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
+    pub(crate) fn is_to_come(&self, volume: VolumeNr, write: &NewWrite) -> bool {
+        let Some(Behind::Writes { peer, count }) = self.is_behind(volume, write) else { return false };
+        let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(volume));
         let to_come = pd.is_some_and(|pd| is_after(count, pd.link.io.peer_writes));
         if to_come {
             hit("conflicts", || "waits: what it gave way to".to_owned());
@@ -128,16 +131,19 @@ impl Node {
         to_come
     }
 
-    fn is_behind(&self, d: VolumeNr, write: &NewWrite) -> Option<Behind> {
-        write.again.and_then(|key| self.devices[d].repetitions.get(key)).map(|repetition| repetition.behind)
+    fn is_behind(&self, volume: VolumeNr, write: &NewWrite) -> Option<Behind> {
+        write.again.and_then(|key| self.devices[volume].repetitions.get(key)).map(|repetition| repetition.behind)
     }
 
     /// Since when does a write wait for what this peer says to come first?
-    pub(crate) fn repetitions_since(&self, i: NodeId) -> Option<Instant> {
-        let devices = self.devices.iter().filter(|_| self.connections[i].cfg.two_primaries);
-        let waits = |d: VolumeNr, w: &NewWrite| {
-            matches!(self.is_behind(d, w), Some(Behind::Writes { peer, .. }) if peer == i) && self.is_to_come(d, w)
+    pub(crate) fn repetitions_since(&self, peer: NodeId) -> Option<Instant> {
+        let devices = self.devices.iter().filter(|_| self.connections[peer].cfg.two_primaries);
+        let waits = |volume: VolumeNr, w: &NewWrite| {
+            matches!(self.is_behind(volume, w), Some(Behind::Writes { peer: of, .. }) if of == peer)
+                && self.is_to_come(volume, w)
         };
-        devices.flat_map(|(d, dev)| dev.queue.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
+        devices
+            .flat_map(|(volume, dev)| dev.queue.blocked.iter().filter(move |w| waits(volume, w)).map(|w| w.admitted))
+            .min()
     }
 }

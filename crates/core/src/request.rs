@@ -31,102 +31,102 @@ use write::{Open, Submitted};
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        !self.requests.is_empty() || self.node.devices.values().any(|d| d.disk.upper_pending > 0)
+        !self.requests.is_empty() || self.node.devices.values().any(|dev| dev.disk.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
-        let d = req.volume;
-        let Some(dev) = self.node.devices.get_mut(d) else {
+        let volume = req.volume;
+        let Some(dev) = self.node.devices.get_mut(volume) else {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
         };
         dev.disk.upper_pending += 1;
-        if let Err(e) = self.check(d, &req) {
-            return self.end_owner(d, Owner::Tag(req.tag), Err(e));
+        if let Err(e) = self.check(volume, &req) {
+            return self.end_owner(volume, Owner::Tag(req.tag), Err(e));
         }
-        self.node.devices[d].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
+        self.node.devices[volume].queue.incoming.push_back(Waiting { came: self.node.now, request: req });
     }
 
     /// Moves what can go on: called once a turn, and whenever something was released.
-    pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
+    pub(crate) fn pump_requests(&mut self, volume: VolumeNr) {
         if !self.node.state.is_primary() {
-            return self.serve_readers(d);
+            return self.serve_readers(volume);
         }
-        self.begin_first_write(d);
-        let dev = &self.node.devices[d];
-        if dev.queue.is_idle() && !dev.al_is_due() || !self.may_start_io(d) {
+        self.begin_first_write(volume);
+        let dev = &self.node.devices[volume];
+        if dev.queue.is_idle() && !dev.al_is_due() || !self.may_start_io(volume) {
             return;
         }
-        if std::mem::take(&mut self.node.devices[d].queue.recheck) {
+        if std::mem::take(&mut self.node.devices[volume].queue.recheck) {
             // Who must go on waiting is queued again behind the others.
-            for _ in 0..self.node.devices[d].queue.blocked.len() {
-                let Some(write) = self.node.devices[d].queue.blocked.pop_front() else { break };
-                self.admit(d, write);
+            for _ in 0..self.node.devices[volume].queue.blocked.len() {
+                let Some(write) = self.node.devices[volume].queue.blocked.pop_front() else { break };
+                self.admit(volume, write);
             }
         }
-        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
-            self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
+        for part in std::mem::take(&mut self.node.devices[volume].queue.parts_waiting) {
+            self.start_read(volume, part.range, part.data, part.owner, (part.came, Tried::default()));
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.queue.merging.bring_neighbours_together(&mut dev.queue.incoming);
-        while let Some(next) = self.node.devices[d].queue.incoming.pop_front() {
+        while let Some(next) = self.node.devices[volume].queue.incoming.pop_front() {
             match next.request.kind {
-                RequestKind::Read => self.start_reads(d, next),
-                RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
-                _ => self.start_write(d, next),
+                RequestKind::Read => self.start_reads(volume, next),
+                RequestKind::Flush => self.start_flush(volume, next.request.tag, next.came),
+                _ => self.start_write(volume, next),
             }
-            if !self.may_start_io(d) {
+            if !self.may_start_io(volume) {
                 break;
             }
         }
-        self.pump_al(d);
+        self.pump_al(volume);
     }
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
-    fn serve_readers(&mut self, d: VolumeNr) {
-        if self.node.devices[d].queue.is_idle() {
+    fn serve_readers(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].queue.is_idle() {
             return;
         }
-        let may = self.may_be_read(d);
-        let incoming = std::mem::take(&mut self.node.devices[d].queue.incoming);
+        let may = self.may_be_read(volume);
+        let incoming = std::mem::take(&mut self.node.devices[volume].queue.incoming);
         let (reads, others): (VecDeque<_>, _) =
             incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
-        self.node.devices[d].queue.incoming = others;
-        self.refuse_waiting(d);
-        reads.into_iter().for_each(|read| self.start_reads(d, read));
+        self.node.devices[volume].queue.incoming = others;
+        self.refuse_waiting(volume);
+        reads.into_iter().for_each(|read| self.start_reads(volume, read));
     }
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
-    pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
-        for waiting in std::mem::take(&mut self.node.devices[d].queue.incoming) {
-            self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
+    pub(crate) fn refuse_waiting(&mut self, volume: VolumeNr) {
+        for waiting in std::mem::take(&mut self.node.devices[volume].queue.incoming) {
+            self.end_owner(volume, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
-        for part in std::mem::take(&mut self.node.devices[d].queue.parts_waiting) {
-            self.end_owner(d, part.owner, Err(IoError::NotPrimary));
+        for part in std::mem::take(&mut self.node.devices[volume].queue.parts_waiting) {
+            self.end_owner(volume, part.owner, Err(IoError::NotPrimary));
         }
-        for mut write in std::mem::take(&mut self.node.devices[d].queue.blocked) {
+        for mut write in std::mem::take(&mut self.node.devices[volume].queue.blocked) {
             self.give_up_repetition(&mut write);
             for owner in write.owners.into_iter() {
-                self.end_owner(d, owner, Err(IoError::NotPrimary));
+                self.end_owner(volume, owner, Err(IoError::NotPrimary));
             }
         }
     }
 
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
-    pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
-        let dev = &self.node.devices[d];
+    pub(crate) fn may_start_io(&self, volume: VolumeNr) -> bool {
+        let dev = &self.node.devices[volume];
         let generation =
-            dev.generation_in_flight() || self.generation_undecided(d) || !dev.due.first_write.lets_writes_begin();
-        if generation || dev.disk.leaving.is_some() || self.waits_for_bitmaps(d) || self.gives_up_copy(d) {
+            dev.generation_in_flight() || self.generation_undecided(volume) || !dev.due.first_write.lets_writes_begin();
+        if generation || dev.disk.leaving.is_some() || self.waits_for_bitmaps(volume) || self.gives_up_copy(volume) {
             return false;
         }
         let state = &self.node.state;
-        !state.is_primary() || routing::why_wait(state.is_frozen(), state.disk(d)).is_none()
+        !state.is_primary() || routing::why_wait(state.is_frozen(), state.disk(volume)).is_none()
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
 
-    fn start_write(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
+    fn start_write(&mut self, volume: VolumeNr, Waiting { came, request: req }: Waiting) {
         let (kind, fua) = match req.kind {
             RequestKind::Write { fua } => (WriteKind::Data, fua),
             RequestKind::Discard => (WriteKind::Discard, false),
@@ -134,52 +134,52 @@ impl Resource {
             RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
         };
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
-        let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
+        let mut write = self.new_write(volume, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
         write.came = came;
-        if let Some(limit) = self.longer_than(d, kind, range.len()) {
-            return self.split_write(d, write, limit);
+        if let Some(limit) = self.longer_than(volume, kind, range.len()) {
+            return self.split_write(volume, write, limit);
         }
-        if kind == WriteKind::Data && self.node.devices[d].queue.is_followed(range) {
-            let limit = self.longest(d, kind);
-            self.node.devices[d].merge_followers(&mut write, limit);
+        if kind == WriteKind::Data && self.node.devices[volume].queue.is_followed(range) {
+            let limit = self.longest(volume, kind);
+            self.node.devices[volume].merge_followers(&mut write, limit);
         }
-        self.admit(d, write);
+        self.admit(volume, write);
     }
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
-        let dev = &self.node.devices[d];
+    pub(crate) fn admit(&mut self, volume: VolumeNr, mut write: NewWrite) {
+        let dev = &self.node.devices[volume];
         let own = dev.queue.writing.overlaps(write.range);
         let resync = dev.queue.resyncing.overlaps(write.range);
         if own
             || resync
-            || self.is_to_come(d, &write)
+            || self.is_to_come(volume, &write)
             || dev.queue.peer_writing.overlaps(write.range)
-            || self.follows_waiting(d, write.range)
+            || self.follows_waiting(volume, write.range)
         {
-            self.node.devices[d].queue.blocked.push_back(write);
+            self.node.devices[volume].queue.blocked.push_back(write);
             return;
         }
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         write.admitted = self.node.now;
         write.interval = dev.queue.interval_id();
         dev.queue.writing.insert(write.range, write.interval, ());
-        self.take_al(d, write);
+        self.take_al(volume, write);
     }
 
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
-        let d = write.device;
+        let volume = write.device;
         let frozen = self.node.state.is_frozen();
         if !frozen {
             // It may begin a generation.
-            self.node.connections.ids().for_each(|i| self.check_congestion(i, d));
+            self.node.connections.ids().for_each(|peer| self.check_congestion(peer, volume));
         }
         if frozen
-            || self.gives_up_copy(d)
-            || self.node.devices[d].generation_in_flight()
-            || self.node.devices[d].due.first_write != FirstWrite::Nothing
-            || self.node.devices[d].queue.peer_writing.overlaps(write.range)
+            || self.gives_up_copy(volume)
+            || self.node.devices[volume].generation_in_flight()
+            || self.node.devices[volume].due.first_write != FirstWrite::Nothing
+            || self.node.devices[volume].queue.peer_writing.overlaps(write.range)
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -189,19 +189,19 @@ impl Resource {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
-        if let Some(limit) = self.longer_than(d, write.kind, write.range.len()) {
+        if let Some(limit) = self.longer_than(volume, write.kind, write.range.len()) {
             // It waited, and meanwhile a peer came that takes less at a time.
             self.leave(&mut write);
-            return self.split_write(d, write, limit);
+            return self.split_write(volume, write, limit);
         }
-        let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
-        let good = self.node.state.disk(d) == DiskState::UpToDate;
-        let any_good = (good || self.node.state.good_peers(d).next().is_some()) && !self.lacks_own_copy9(d);
+        let (local, (data_to, notice_to)) = (self.usable(volume), self.routes(volume));
+        let good = self.node.state.disk(volume) == DiskState::UpToDate;
+        let any_good = (good || self.node.state.good_peers(volume).next().is_some()) && !self.lacks_own_copy9(volume);
         // The device may have shrunk while the write waited: what lies behind it is metadata.
-        if !self.node.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
+        if !self.node.devices[volume].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
         }
-        let untold = |i: NodeId| !self.node.connections[i].takes_discards();
+        let untold = |peer: NodeId| !self.node.connections[peer].takes_discards();
         if write.kind != WriteKind::Data && data_to.into_iter().any(untold) {
             // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
             // lack it. Whoever asks writes zeroes instead.
@@ -215,18 +215,18 @@ impl Resource {
         if !data_to.is_empty() {
             self.epoch.note_write();
         }
-        self.audit_routes(d, data_to);
-        self.supersede_unconfirmed(d, range, data_to);
+        self.audit_routes(volume, data_to);
+        self.supersede_unconfirmed(volume, range, data_to);
         let unsent = self.node.connections.members().without(data_to);
         let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));
-        for i in self.node.connections.ids() {
-            if data_to.contains(i) {
-                self.send_write(i, d, key);
-            } else if notice_to.contains(i) {
-                self.send_out_of_sync(i, d, key);
+        for peer in self.node.connections.ids() {
+            if data_to.contains(peer) {
+                self.send_write(peer, volume, key);
+            } else if notice_to.contains(peer) {
+                self.send_out_of_sync(peer, volume, key);
             } else {
                 // At once: bitmaps may be exchanged before the disk has answered.
-                self.mark_out_of_sync(i, d, range);
+                self.mark_out_of_sync(peer, volume, range);
             }
         }
         // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
@@ -240,18 +240,18 @@ impl Resource {
         }
         if local {
             // Which is waited for.
-            self.submit_local(d, key);
+            self.submit_local(volume, key);
         } else {
             self.try_finish(key);
         }
     }
 
     fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
-        let d = write.device;
+        let volume = write.device;
         self.give_up_repetition(&mut write);
         self.leave(&mut write);
         for owner in write.owners.into_iter() {
-            self.end_owner(d, owner, Err(error));
+            self.end_owner(volume, owner, Err(error));
         }
     }
 
@@ -263,46 +263,46 @@ impl Resource {
 
     /// A write that was admitted goes no further.
     pub(crate) fn leave(&mut self, write: &mut NewWrite) {
-        let d = write.device;
+        let volume = write.device;
         if std::mem::take(&mut write.al_held) {
-            self.node.devices[d].release_al(write.range);
+            self.node.devices[volume].release_al(write.range);
         }
-        self.node.devices[d].queue.writing.remove(write.range.start, write.interval);
-        self.node.devices[d].queue.recheck = true;
+        self.node.devices[volume].queue.writing.remove(write.range.start, write.interval);
+        self.node.devices[volume].queue.recheck = true;
     }
 
-    fn submit_local(&mut self, d: VolumeNr, key: u64) {
+    fn submit_local(&mut self, volume: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         w.disk_begins();
         let (sector, len) = (w.range.start, w.range.len());
-        let garbage = self.node.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
+        let garbage = self.node.devices[volume].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
         let action = match w.kind {
             WriteKind::Data => DiskOp::Write { sector, data: w.data(), fua: w.fua },
             // Both copies must read the same afterwards, also where the disk does not promise zeroes.
             WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
         };
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.stats.written_bytes += len.0;
-        self.disk(d, Op::LocalWrite(key), action);
+        self.disk(volume, Op::LocalWrite(key), action);
     }
 
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (d, kind, range) = (w.device, w.kind, w.range);
+        let (volume, kind, range) = (w.device, w.kind, w.range);
         let (took, n) = (self.node.now.since(w.submitted.at), w.owners());
-        if result.is_err() && kind == WriteKind::Discard && self.node.usable(d) {
+        if result.is_err() && kind == WriteKind::Discard && self.node.usable(volume) {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
-            return self.submit_local(d, key);
+            return self.submit_local(volume, key);
         }
-        self.node.devices[d].stats.latencies.note(Stage::WriteDisk, took, n);
+        self.node.devices[volume].stats.latencies.note(Stage::WriteDisk, took, n);
         w.disk_ends(result);
         if let Err(e) = result {
-            for i in self.node.connections.ids() {
-                self.mark_out_of_sync(i, d, range);
+            for peer in self.node.connections.ids() {
+                self.mark_out_of_sync(peer, volume, range);
             }
-            self.data_error(d, Failure::Write, "write", range, e);
+            self.data_error(volume, Failure::Write, "write", range, e);
         }
         self.try_finish(key);
     }
@@ -316,13 +316,14 @@ impl Resource {
             if !here || !there {
                 return;
             }
-            let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
+            let (volume, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
             let lacked = matches!(w.local(), Local::Failed(_));
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
             let missing = w.legs.somebody_lacks();
-            let undecided = alone && self.generation_undecided(d);
-            let unheard = missing && self.awaits_why_refused(d);
-            if (alone || lacked || missing) && self.node.devices[d].generation_in_flight() || undecided || unheard {
+            let undecided = alone && self.generation_undecided(volume);
+            let unheard = missing && self.awaits_why_refused(volume);
+            if (alone || lacked || missing) && self.node.devices[volume].generation_in_flight() || undecided || unheard
+            {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
@@ -353,11 +354,11 @@ impl Resource {
         if w.submitted.epoch == self.epoch.number() {
             self.epoch.close(self.node.now);
         }
-        let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
+        let (Some(open), volume, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
         let (came, began) = (w.came, w.submitted.at);
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
-        let own_good = self.node.state.disk(d) == DiskState::UpToDate;
-        let peer_has = self.node.state.good_peers(d).any(|i| w.legs.has(i));
+        let own_good = self.node.state.disk(volume) == DiskState::UpToDate;
+        let peer_has = self.node.state.good_peers(volume).any(|peer| w.legs.has(peer));
         let result = match local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
@@ -371,26 +372,26 @@ impl Resource {
         // these blocks again.
         let cleared = if local == Local::Ok { w.legs.in_sync() } else { NodeMask::default() };
         if result.is_err() {
-            self.node.connections.values_mut().for_each(|c| c.peer_devices[d].lasting.write_failed = true);
+            self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].lasting.write_failed = true);
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);
-        self.node.application_done(d, began, range.len());
-        let dev = &mut self.node.devices[d];
+        self.node.application_done(volume, began, range.len());
+        let dev = &mut self.node.devices[volume];
         dev.stats.latencies.note(Stage::WriteTotal, took, owners.count());
         dev.queue.merging.keep_pieces(data);
-        dev.seen.outrun |= elsewhere && self.node.state.disk(d) < DiskState::Inconsistent;
-        for i in cleared.and(self.node.connections.members()) {
-            dev.clear_out_of_sync(i, range);
+        dev.seen.outrun |= elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent;
+        for peer in cleared.and(self.node.connections.members()) {
+            dev.clear_out_of_sync(peer, range);
         }
         dev.queue.writing.remove(range.start, interval);
         dev.queue.recheck = true;
-        self.end_repetition(d, again);
+        self.end_repetition(volume, again);
         match owners {
-            Owners::One(owner) => self.end_owner(d, owner, result),
+            Owners::One(owner) => self.end_owner(volume, owner, result),
             Owners::Many(mut all) => {
-                all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
-                self.node.devices[d].queue.merging.keep_owners(all);
+                all.drain(..).for_each(|owner| self.end_owner(volume, owner, result));
+                self.node.devices[volume].queue.merging.keep_owners(all);
             }
         }
     }
@@ -398,24 +399,24 @@ impl Resource {
     /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
     fn retire_write(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (d, range, here, position) = (w.device, w.range, w.local() == Local::Ok, w.submitted.position);
+        let (volume, range, here, position) = (w.device, w.range, w.local() == Local::Ok, w.submitted.position);
         // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
         let in_mesh = self.node.in_mesh9();
         let mut lacking = NodeMask::default();
-        for i in self.node.connections.ids() {
-            let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
+        for peer in self.node.connections.ids() {
+            let known = w.legs.has(peer) || in_mesh && w.legs.is_marked(peer);
             // What the own disk did not get it may have got from the peer since.
-            if !known || !here && !w.legs.is_accounted(i) {
-                lacking.insert(i);
+            if !known || !here && !w.legs.is_accounted(peer) {
+                lacking.insert(peer);
             }
         }
         let (was_sent, mut holders, al_held) = (w.legs.was_sent(), w.legs.holders(), w.leave_al());
         self.requests.forget(key);
-        for i in lacking {
-            self.mark_out_of_sync(i, d, range);
+        for peer in lacking {
+            self.mark_out_of_sync(peer, volume, range);
         }
         if al_held {
-            self.node.devices[d].release_al(range);
+            self.node.devices[volume].release_al(range);
         }
         if was_sent {
             if here {
@@ -432,26 +433,26 @@ impl Resource {
 
     // -- the end of requests ------------------------------------------------------------------------------------------
 
-    pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
+    pub(crate) fn end_owner(&mut self, volume: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
             Owner::Tag(tag) => {
-                self.node.devices[d].disk.upper_pending -= 1;
+                self.node.devices[volume].disk.upper_pending -= 1;
                 self.out.emit(Effect::Complete { tag, result });
             }
-            Owner::Part(key) => self.end_part(d, key, result),
+            Owner::Part(key) => self.end_part(volume, key, result),
         }
     }
 }
 
 impl Node {
     /// Must requests wait until it is clear who copies from whom?
-    fn waits_for_bitmaps(&self, d: VolumeNr) -> bool {
-        let awaits = |(i, pair): (NodeId, &PairState)| {
-            let reason = routing::why_wait_for(pair.replication, || self.connections[i].version());
+    fn waits_for_bitmaps(&self, volume: VolumeNr) -> bool {
+        let awaits = |(peer, pair): (NodeId, &PairState)| {
+            let reason = routing::why_wait_for(pair.replication, || self.connections[peer].version());
             self.state.is_primary() && reason.is_some()
         };
         let begins = |(_, pair): (NodeId, &PairState)| pair.replication.exchanges_bitmaps();
-        self.state.pairs(d).any(begins) && (self.state.pairs(d).any(awaits) || self.awaits_target(d))
+        self.state.pairs(volume).any(begins) && (self.state.pairs(volume).any(awaits) || self.awaits_target(volume))
     }
 
     /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
@@ -460,8 +461,8 @@ impl Node {
     fn overtaken_by_disk_loss(&self, w: &Write) -> bool {
         let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
         let sent_before = gone && !w.submitted.sole;
-        let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
-        sent_before && serving.any(|i| w.legs.has(i))
+        let mut serving = self.state.good_peers(w.device).filter(|peer| self.state.replicates(*peer, w.device));
+        sent_before && serving.any(|peer| w.legs.has(peer))
     }
 
     fn note_waits(&mut self, write: &NewWrite) {
@@ -473,9 +474,9 @@ impl Node {
 }
 
 impl Node {
-    fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
-        let dev = &self.devices[d];
-        let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(d));
+    fn check(&self, volume: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
+        let dev = &self.devices[volume];
+        let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(volume));
         if !may {
             return Err(IoError::NotPrimary);
         }
@@ -500,15 +501,15 @@ impl Node {
 
     /// May a Secondary's device be read (`docs/spec/connection-and-state.md` 8.3)? Only while nobody writes: a copy
     /// that changes under its reader is of no use.
-    fn may_be_read(&self, d: VolumeNr) -> bool {
-        let on_peer = self.connections.ids().any(|i| self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let good = on_peer || self.state.disk(d) == DiskState::UpToDate;
-        good && self.connections.ids().all(|i| self.state.pair(i, d).role != wire::Role::Primary)
+    fn may_be_read(&self, volume: VolumeNr) -> bool {
+        let on_peer = self.connections.ids().any(|peer| self.state.peer_disk(peer, volume) == DiskState::UpToDate);
+        let good = on_peer || self.state.disk(volume) == DiskState::UpToDate;
+        good && self.connections.ids().all(|peer| self.state.pair(peer, volume).role != wire::Role::Primary)
     }
 
     pub(crate) fn new_write(
         &self,
-        d: VolumeNr,
+        volume: VolumeNr,
         kind: WriteKind,
         fua: bool,
         range: SectorRange,
@@ -516,17 +517,29 @@ impl Node {
         owners: Owners,
     ) -> NewWrite {
         let (came, admitted) = (self.now, self.now);
-        NewWrite { device: d, kind, fua, range, data, owners, interval: 0, al_held: false, came, admitted, again: None }
+        NewWrite {
+            device: volume,
+            kind,
+            fua,
+            range,
+            data,
+            owners,
+            interval: 0,
+            al_held: false,
+            came,
+            admitted,
+            again: None,
+        }
     }
 
     /// Which peers get a write's data, and which are told only that they lack it.
-    fn routes(&self, d: VolumeNr) -> (NodeMask, NodeMask) {
+    fn routes(&self, volume: VolumeNr) -> (NodeMask, NodeMask) {
         let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
-        for (i, c) in self.connections.iter() {
-            let pair = self.state.pair(i, d);
+        for (peer, c) in self.connections.iter() {
+            let pair = self.state.pair(peer, volume);
             match routing::write(pair.replication, pair.disk, c.version()) {
-                ToPeer::Data => data_to.insert(i),
-                ToPeer::OutOfSync => notice_to.insert(i),
+                ToPeer::Data => data_to.insert(peer),
+                ToPeer::OutOfSync => notice_to.insert(peer),
                 ToPeer::Nothing => {}
             }
         }

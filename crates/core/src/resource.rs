@@ -227,14 +227,14 @@ impl Resource {
 
     /// An operation on the data area ended, or is given up.
     pub(crate) fn data_op_done(&mut self, op: Op, result: Result<(), IoError>, (data, zeroes): (Segments, bool)) {
-        if let Some(d) = self.written_device(&op)
-            && let Some(b) = &mut self.node.devices[d].backing
+        if let Some(volume) = self.written_device(&op)
+            && let Some(b) = &mut self.node.devices[volume].backing
         {
             b.flushing.note_write();
         }
         match op {
             Op::LocalWrite(key) => {
-                if let Some(b) = self.lower_ended(key).and_then(|d| self.node.devices[d].backing.as_mut()) {
+                if let Some(b) = self.lower_ended(key).and_then(|volume| self.node.devices[volume].backing.as_mut()) {
                     b.flushing.note_write();
                 }
                 self.local_write_done(key, result);
@@ -282,16 +282,21 @@ impl Resource {
     pub fn on_meta_done(&mut self, now: Instant, done: MetaDone) {
         self.begin(now);
         let Some(op) = self.ops.remove(done.op.0) else { return };
-        if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
-            self.node.devices[d].disk.meta_pending -= 1;
-            self.node.devices[d].disk.meta_since = now;
+        if let Op::AlBlock(volume)
+        | Op::BitmapPage(volume, _)
+        | Op::Superblock(volume)
+        | Op::Attach(volume)
+        | Op::LogReset(volume) = op
+        {
+            self.node.devices[volume].disk.meta_pending -= 1;
+            self.node.devices[volume].disk.meta_since = now;
         }
         match op {
-            Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
-            Op::BitmapPage(d, page) => self.bitmap_page_done(d, page, done.result.map(drop)),
-            Op::Superblock(d) => self.superblock_done(d, done.result.map(drop)),
-            Op::Attach(d) => self.attach_step_done(d, done.result),
-            Op::LogReset(d) => self.log_reset_done(d, done.result.map(drop)),
+            Op::AlBlock(volume) => self.al_block_done(volume, done.result.map(drop)),
+            Op::BitmapPage(volume, page) => self.bitmap_page_done(volume, page, done.result.map(drop)),
+            Op::Superblock(volume) => self.superblock_done(volume, done.result.map(drop)),
+            Op::Attach(volume) => self.attach_step_done(volume, done.result),
+            Op::LogReset(volume) => self.log_reset_done(volume, done.result.map(drop)),
             _ => unreachable!("not an operation on metadata"),
         }
         self.end_links();
@@ -322,11 +327,11 @@ impl Resource {
     /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
-        for i in self.node.connections.ids() {
-            self.pump_peer(i, None);
+        for peer in self.node.connections.ids() {
+            self.pump_peer(peer, None);
         }
-        for d in self.node.devices.ids() {
-            self.pump_requests(d);
+        for volume in self.node.devices.ids() {
+            self.pump_requests(volume);
             self.end_links();
         }
         self.send_late_barriers();
@@ -364,23 +369,23 @@ impl Resource {
         self.out.chores.mark();
     }
 
-    pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
-        self.mark_for_strangers(d, &action);
+    pub(crate) fn disk(&mut self, volume: VolumeNr, op: Op, action: DiskOp) {
+        self.mark_for_strangers(volume, &action);
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
-            self.node.devices[d].disk.local_pending += 1;
+            self.node.devices[volume].disk.local_pending += 1;
         }
         let op = OpId(self.ops.insert(op));
-        self.out.emit(Effect::Disk { op, volume: d, action });
+        self.out.emit(Effect::Disk { op, volume, action });
     }
 
-    pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
-        let dev = &mut self.node.devices[d];
+    pub(crate) fn meta(&mut self, volume: VolumeNr, op: Op, action: MetaOp) {
+        let dev = &mut self.node.devices[volume];
         if dev.disk.meta_pending == 0 {
             dev.disk.meta_since = self.node.now;
         }
         dev.disk.meta_pending += 1;
         let op = OpId(self.ops.insert(op));
-        self.out.emit(Effect::Meta { op, volume: d, action });
+        self.out.emit(Effect::Meta { op, volume, action });
     }
 
     /// The device that a write of another node was for.
@@ -395,9 +400,9 @@ impl Resource {
 
     /// The own disk is done with a request of this device.
     fn lower_ended(&mut self, key: u64) -> Option<VolumeNr> {
-        let d = self.requests.get(key)?.device();
-        self.node.devices[d].disk.local_pending -= 1;
-        Some(d)
+        let volume = self.requests.get(key)?.device();
+        self.node.devices[volume].disk.local_pending -= 1;
+        Some(volume)
     }
 
     /// A fresh generation, never one of the reserved values.

@@ -17,8 +17,8 @@ impl Resource {
             node: self.node.cfg.node,
             role: self.node.state.role,
             suspended: self.node.state.suspended(),
-            devices: self.node.devices.ids().map(|d| self.device_snapshot(d)).collect(),
-            connections: self.node.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
+            devices: self.node.devices.ids().map(|volume| self.device_snapshot(volume)).collect(),
+            connections: self.node.connections.ids().map(|peer| self.connection_snapshot(peer)).collect(),
             decisions: self.out.decisions.iter().cloned().collect(),
         }
     }
@@ -60,16 +60,16 @@ impl Node {
     /// Bytes of memory that the bitmaps of attached disks take.
     #[must_use]
     pub fn bitmap_bytes(&self) -> u64 {
-        let bitmaps = self.devices.iter().filter_map(|(_, d)| d.backing.as_ref()).flat_map(|b| &b.bitmaps);
+        let bitmaps = self.devices.iter().filter_map(|(_, dev)| dev.backing.as_ref()).flat_map(|b| &b.bitmaps);
         bitmaps.map(|bits| bits.len().div_ceil(64) * 8).sum()
     }
 
-    fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
-        let dev = &self.devices[d];
-        let set = self.devices[d].uuids(self.partner(d));
+    fn device_snapshot(&self, volume: VolumeNr) -> DeviceSnapshot {
+        let dev = &self.devices[volume];
+        let set = self.devices[volume].uuids(self.partner(volume));
         DeviceSnapshot {
-            volume: d,
-            disk: self.state.disk(d),
+            volume,
+            disk: self.state.disk(volume),
             size: dev.size.to_bytes(),
             old_metadata: dev.backing.as_ref().is_some_and(|b| b.md.format != meta::Format::V09),
             generations: [set.current, set.bitmap, set.history[0], set.history[1]],
@@ -83,28 +83,28 @@ impl Node {
         }
     }
 
-    fn connection_snapshot(&self, i: NodeId) -> ConnectionSnapshot {
-        let c = &self.connections[i];
+    fn connection_snapshot(&self, peer: NodeId) -> ConnectionSnapshot {
+        let c = &self.connections[peer];
         ConnectionSnapshot {
-            peer: i,
+            peer,
             peer_name: c.cfg.peer_name.clone(),
-            state: self.state.connection(i),
-            role: self.state.peers[i].role(),
+            state: self.state.connection(peer),
+            role: self.state.peers[peer].role(),
             addresses: c.cfg.addresses,
-            version: c.dialect().map(|d| d.version.number()),
+            version: c.dialect().map(|dialect| dialect.version.number()),
             refusals: c.refusals,
-            peer_devices: self.devices.ids().map(|d| self.peer_device_snapshot(i, d)).collect(),
+            peer_devices: self.devices.ids().map(|volume| self.peer_device_snapshot(peer, volume)).collect(),
         }
     }
 
-    fn peer_device_snapshot(&self, i: NodeId, d: VolumeNr) -> PeerDeviceSnapshot {
-        let pd = &self.connections[i].peer_devices[d];
-        let (left, progress) = (self.devices[d].bits_left(i), self.progress(i, d));
-        let pair = self.state.pair(i, d);
+    fn peer_device_snapshot(&self, peer: NodeId, volume: VolumeNr) -> PeerDeviceSnapshot {
+        let pd = &self.connections[peer].peer_devices[volume];
+        let (left, progress) = (self.devices[volume].bits_left(peer), self.progress(peer, volume));
+        let pair = self.state.pair(peer, volume);
         let syncing = pair.replication.is_working();
         PeerDeviceSnapshot {
-            volume: d,
-            replication: dialect84::conn_state(self.state.connection(i), pair.replication),
+            volume,
+            replication: dialect84::conn_state(self.state.connection(peer), pair.replication),
             peer_disk: pair.disk,
             paused: (
                 pair.paused.by_user,
@@ -114,14 +114,14 @@ impl Node {
             out_of_sync: bytes_of_bits(left),
             sync_total: bytes_of_bits(pd.resync.total),
             sync_left: bytes_of_bits(if syncing { progress.left } else { 0 }),
-            sync_failed: bytes_of_bits(self.bits_failed(i, d)),
+            sync_failed: bytes_of_bits(self.bits_failed(peer, volume)),
             sync_rate: if syncing { progress.rate } else { 0 },
             sync_started: pd.resync.started.filter(|_| syncing),
             sync_paused: progress.paused,
             sync_same: bytes_of_bits(pd.resync.same),
-            sync_slowed: self.slowed_by(i, d).filter(|_| syncing),
+            sync_slowed: self.slowed_by(peer, volume).filter(|_| syncing),
             sync_marks: progress.marks.map(|(time, bits)| (time, bytes_of_bits(bits))),
-            verify: self.connections[i].peer_devices[d].verify_position(),
+            verify: self.connections[peer].peer_devices[volume].verify_position(),
             sent: ByteLen(pd.link.io.sent_bytes),
             received: ByteLen(pd.link.io.received_bytes),
             pending: pd.link.io.pending,

@@ -21,18 +21,18 @@ impl Resource {
     }
 
     /// A part has ended; with the last one the whole has.
-    pub(crate) fn end_part(&mut self, d: VolumeNr, key: u64, result: Result<(), IoError>) {
+    pub(crate) fn end_part(&mut self, volume: VolumeNr, key: u64, result: Result<(), IoError>) {
         let split = self.splits.get_mut(key).expect("a part's split lives as long as its parts");
         split.left -= 1;
         split.result = split.result.and(result);
         if split.left == 0 {
             let split = self.splits.remove(key).expect("just seen");
-            split.owners.into_iter().for_each(|owner| self.end_owner(d, owner, split.result));
+            split.owners.into_iter().for_each(|owner| self.end_owner(volume, owner, split.result));
         }
     }
 
     /// Cuts a write that a peer cannot be told at once.
-    pub(crate) fn split_write(&mut self, d: VolumeNr, mut write: NewWrite, limit: u64) {
+    pub(crate) fn split_write(&mut self, volume: VolumeNr, mut write: NewWrite, limit: u64) {
         self.give_up_repetition(&mut write);
         let mut pieces = VecDeque::new();
         let step = limit / 512;
@@ -47,29 +47,29 @@ impl Resource {
         for range in pieces {
             let from = (range.start.0 - write.range.start.0) * 512;
             let data = slice(&write.data, from, range.len().0);
-            let mut part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
+            let mut part = self.new_write(volume, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
             part.came = write.came;
-            self.admit(d, part);
+            self.admit(volume, part);
         }
     }
 }
 
 impl Node {
     /// The longest write of a kind that the peers can be told at once, in bytes.
-    pub(crate) fn longest(&self, d: VolumeNr, kind: WriteKind) -> u64 {
-        if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard() }
+    pub(crate) fn longest(&self, volume: VolumeNr, kind: WriteKind) -> u64 {
+        if kind == WriteKind::Data { self.max_data(volume) } else { self.max_discard() }
     }
 
     /// That, if a write of this length is longer.
-    pub(crate) fn longer_than(&self, d: VolumeNr, kind: WriteKind, len: ByteLen) -> Option<u64> {
+    pub(crate) fn longer_than(&self, volume: VolumeNr, kind: WriteKind, len: ByteLen) -> Option<u64> {
         // A block can always be told, which spares most writes the question.
-        let limit = (len.0 > BLOCK).then(|| self.longest(d, kind))?;
+        let limit = (len.0 > BLOCK).then(|| self.longest(volume, kind))?;
         (len.0 > limit).then_some(limit)
     }
 
-    fn max_data(&self, d: VolumeNr) -> u64 {
+    fn max_data(&self, volume: VolumeNr) -> u64 {
         let peers = self.connected().map(|(_, c)| c);
-        peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(BLOCK, MAX_DATA)
+        peers.map(|c| c.max_data(volume)).min().unwrap_or(MAX_DATA).clamp(BLOCK, MAX_DATA)
     }
 
     fn max_discard(&self) -> u64 {

@@ -75,14 +75,14 @@ impl Resource {
         while let Some(next) = self.to_settle.pop_front() {
             match next {
                 ToSettle::Stored(stored) => self.follow(&stored),
-                ToSettle::EnterResync(i, change) => match self.judge_and_store(&change, Kind::Fact) {
+                ToSettle::EnterResync(peer, change) => match self.judge_and_store(&change, Kind::Fact) {
                     Ok(stored) => stored.iter().for_each(|stored| self.follow(stored)),
                     Err(refusal) => {
                         let text = format!("the resync cannot begin: {}", refusal.code);
-                        self.out.protocol_error(i, Topic::ResyncRefused, text);
+                        self.out.protocol_error(peer, Topic::ResyncRefused, text);
                     }
                 },
-                ToSettle::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
+                ToSettle::BeginWithoutDisk(peer, volume) => self.begin_without_disk9(peer, volume),
             }
         }
     }
@@ -90,13 +90,14 @@ impl Resource {
     fn follow(&mut self, stored: &Stored) {
         let Stored { old, judged } = stored;
         self.follow_change9(old);
-        for d in self.node.devices.ids() {
-            self.count_for_absent(d);
-            for (n, i) in self.peers_or_none().enumerate() {
-                let (before, after) = (View::of(old, i, d), View::of(&judged.new, i, d));
+        for volume in self.node.devices.ids() {
+            self.count_for_absent(volume);
+            for (n, peer) in self.peers_or_none().enumerate() {
+                let (before, after) = (View::of(old, peer, volume), View::of(&judged.new, peer, volume));
                 if before != after {
-                    let effects = judged.effects.iter().filter(|c| c.peer == i && c.volume == d).map(|c| c.effect);
-                    self.after_change(i, d, [&before, &after], n == 0, effects);
+                    let effects =
+                        judged.effects.iter().filter(|c| c.peer == peer && c.volume == volume).map(|c| c.effect);
+                    self.after_change(peer, volume, [&before, &after], n == 0, effects);
                 }
             }
         }
@@ -110,90 +111,90 @@ impl Resource {
     }
 
     /// A disk is just being opened, or could not be: nobody but this node is concerned.
-    pub(crate) fn store_disk(&mut self, d: VolumeNr, disk: DiskState) {
+    pub(crate) fn store_disk(&mut self, volume: VolumeNr, disk: DiskState) {
         let mut new = self.node.state.clone();
-        new.volumes[d].disk = disk;
+        new.volumes[volume].disk = disk;
         self.store(new);
     }
 
     /// What a volume's change brings with it, towards one peer; `first`: what concerns the volume alone, too.
     fn after_change(
         &mut self,
-        i: Option<NodeId>,
-        d: VolumeNr,
+        peer: Option<NodeId>,
+        volume: VolumeNr,
         [old, new]: [&View; 2],
         first: bool,
         effects: impl Iterator<Item = E>,
     ) {
-        self.note_change(i, d, old, new);
-        if let Some(i) = i
+        self.note_change(peer, volume, old, new);
+        if let Some(peer) = peer
             && new.peer_disk < DiskState::Negotiating
             && old.peer_disk >= DiskState::Negotiating
         {
             // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
-            self.node.connections[i].peer_devices[d].link.compared.done = false;
+            self.node.connections[peer].peer_devices[volume].link.compared.done = false;
         }
         if first {
-            self.users_see_another_copy(d, old, new);
+            self.users_see_another_copy(volume, old, new);
         }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
         let worthless = |v: &View| v.disk == DiskState::Inconsistent && v.peer_disk == DiskState::Inconsistent;
         let rises = old.peer != Role::Primary && new.peer == Role::Primary;
-        if let Some(i) = i
+        if let Some(peer) = peer
             && worthless(old)
             && new.peer_disk == DiskState::UpToDate
             && rises
         {
-            self.node.connections[i].peer_devices[d].link.compared.again = true;
+            self.node.connections[peer].peer_devices[volume].link.compared.again = true;
         }
         let writes_here = new.is_together() && new.peer == Role::Primary;
         if !writes_here || new.peer_disk >= DiskState::Inconsistent || new.disk != DiskState::UpToDate {
-            self.node.devices[d].due.generation_with_first_write = false;
+            self.node.devices[volume].due.generation_with_first_write = false;
         }
         for effect in effects {
-            self.carry_out(i, d, effect);
+            self.carry_out(peer, volume, effect);
         }
-        if let Some(i) = i {
+        if let Some(peer) = peer {
             // What became of an attach is decided on both sides; to say it rules out that they differ.
             let decided = old.disk == DiskState::Negotiating && new.disk >= DiskState::Inconsistent;
             if decided && new.is_together() {
-                self.send_state(i, d);
+                self.send_state(peer, volume);
             }
-            self.follow_resync_states(i, d, old, new);
-            self.node.connections[i].peer_devices[d].note_begun([old.replication, new.replication]);
-            self.heard_why_refused(i, d);
+            self.follow_resync_states(peer, volume, old, new);
+            self.node.connections[peer].peer_devices[volume].note_begun([old.replication, new.replication]);
+            self.heard_why_refused(peer, volume);
         }
         let failed = new.disk == DiskState::Failed && old.disk != DiskState::Failed;
         // Without the peer there is nothing that says what this disk is worth: it is let go of.
         let of_no_use = new.disk == DiskState::Diskless && old.disk == DiskState::Negotiating;
         if failed || of_no_use {
-            self.node.devices[d].lets_go(Leaving::InOrder);
+            self.node.devices[volume].lets_go(Leaving::InOrder);
         }
-        if self.node.devices[d].due.new_generation_pending && !self.node.state.is_frozen() {
+        if self.node.devices[volume].due.new_generation_pending && !self.node.state.is_frozen() {
             self.settle_pending_generations();
             self.finish_held();
         }
-        self.refresh_flags(d);
-        self.node.devices[d].queue.recheck = true;
+        self.refresh_flags(volume);
+        self.node.devices[volume].queue.recheck = true;
     }
 
     /// The copy that users of this node see may be another one from now on.
-    fn users_see_another_copy(&mut self, d: VolumeNr, old: &View, new: &View) {
+    fn users_see_another_copy(&mut self, volume: VolumeNr, old: &View, new: &View) {
         let rises = old.role != Role::Primary && new.role == Role::Primary;
         if rises {
             // Its users begin with what there is.
-            self.node.devices[d].seen.peers_disk.follow_users();
+            self.node.devices[volume].seen.peers_disk.follow_users();
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
-            self.node.note_disk_lost(d, !self.node.state.replicates_anywhere(d));
+            self.node.note_disk_lost(volume, !self.node.state.replicates_anywhere(volume));
         }
         if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
-            self.node.expose_peers(d);
-            self.node.connections.ids().for_each(|i| self.mark_repetitions(i, d));
+            self.node.expose_peers(volume);
+            self.node.connections.ids().for_each(|peer| self.mark_repetitions(peer, volume));
         }
     }
 
-    fn note_change(&mut self, i: Option<NodeId>, d: VolumeNr, old: &View, new: &View) {
+    fn note_change(&mut self, peer: Option<NodeId>, volume: VolumeNr, old: &View, new: &View) {
         let mut parts = Vec::new();
         let mut part = |name: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display| {
             let (a, b) = (a.to_string(), b.to_string());
@@ -212,98 +213,98 @@ impl Resource {
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
             let event = Event::State { old: *old, new: *new };
-            self.out.tell(Severity::Info, Some(d), i, Topic::StateChange, event, parts.join(" "));
+            self.out.tell(Severity::Info, Some(volume), peer, Topic::StateChange, event, parts.join(" "));
         }
     }
 
-    fn carry_out(&mut self, i: Option<NodeId>, d: VolumeNr, effect: E) {
-        match (effect, i) {
+    fn carry_out(&mut self, peer: Option<NodeId>, volume: VolumeNr, effect: E) {
+        match (effect, peer) {
             (E::ExposeCurrent, _) => {
-                if let Some(b) = &self.node.devices[d].backing {
-                    self.node.devices[d].seen.exposed = b.md.current;
-                    self.node.devices[d].seen.outrun = false;
-                    self.node.devices[d].seen.lacks_peers_write = false;
-                    self.node.devices[d].seen.peers_disk.follow_users();
+                if let Some(b) = &self.node.devices[volume].backing {
+                    self.node.devices[volume].seen.exposed = b.md.current;
+                    self.node.devices[volume].seen.outrun = false;
+                    self.node.devices[volume].seen.lacks_peers_write = false;
+                    self.node.devices[volume].seen.peers_disk.follow_users();
                 }
             }
-            (E::ClearCrashedPrimary, _) if self.has_writes_for_others(d) => {}
-            (E::ClearCrashedPrimary, _) => self.node.devices[d].disk.crashed_primary = false,
+            (E::ClearCrashedPrimary, _) if self.has_writes_for_others(volume) => {}
+            (E::ClearCrashedPrimary, _) => self.node.devices[volume].disk.crashed_primary = false,
             (E::Call(handler), _) => {
-                self.out.handler(handler, Some(d), None);
+                self.out.handler(handler, Some(volume), None);
             }
-            (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|i| self.restart_frozen(i)),
+            (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|peer| self.restart_frozen(peer)),
             (E::LiftNoData, _) => self.lift(Set::FrozenWithoutData(false)),
-            (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(d) => {}
-            (E::DropPendingGeneration, _) => self.node.devices[d].due.new_generation_pending = false,
+            (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(volume) => {}
+            (E::DropPendingGeneration, _) => self.node.devices[volume].due.new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
             (E::NewGeneration | E::GenerationWithFirstWrite, _) if self.in_mesh9() && !self.node.state.is_primary() => {
             }
             // The Primary does, before it writes.
-            (E::NewGeneration | E::GenerationWithFirstWrite, Some(i)) if self.writer_of_9(i) => {}
+            (E::NewGeneration | E::GenerationWithFirstWrite, Some(peer)) if self.writer_of_9(peer) => {}
             (E::CreatePendingGeneration, _) => {
-                self.create_pending_generation(d);
+                self.create_pending_generation(volume);
                 self.settle_pending_generations();
             }
-            (E::MarkGenerationPending, _) => self.node.devices[d].due.new_generation_pending = true,
-            (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
-            (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(d),
+            (E::MarkGenerationPending, _) => self.node.devices[volume].due.new_generation_pending = true,
+            (E::NewGeneration, Some(peer)) if self.generation_can_wait(peer, volume) => {}
+            (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(volume),
             (E::NewGeneration, _) => {
                 if self.connected().any(|(_, c)| c.speaks9()) {
                     // What is written belongs to the generation before.
                     self.close_epoch();
                     self.send_due_barriers();
                 }
-                self.new_generation(d);
-                let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect();
-                nine.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NEW_DATAGEN));
+                self.new_generation(volume);
+                let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect();
+                nine.into_iter().for_each(|peer| self.send_uuids(peer, volume, UuidFlags::NEW_DATAGEN));
             }
-            (E::GenerationWithFirstWrite, _) => self.node.devices[d].due.generation_with_first_write = true,
-            (E::WriteBitmap, _) => self.write_bitmap(d),
-            (E::ResendRequests, Some(i)) => self.restart_frozen(i),
-            (E::LiftFencing, Some(i)) => self.lift(Set::Unfenced(i, false)),
-            (E::CompleteWithoutPeer, Some(i)) => self.give_up_frozen(i),
-            (E::SendSyncUuid, Some(i)) => self.send_sync_uuid(i, d),
-            (E::SendUuids, Some(i)) => self.send_uuids(i, d, UuidFlags::NONE),
-            (E::SendSizes, Some(i)) => self.send_sizes(i, d),
-            (E::SendState, Some(i)) => self.send_state(i, d),
-            (E::SendBitmap, Some(i)) => self.bitmap_exchange_as_source(i, d),
-            (E::SetAllBitsThenResync, Some(i)) => self.starting_sync(i, d),
+            (E::GenerationWithFirstWrite, _) => self.node.devices[volume].due.generation_with_first_write = true,
+            (E::WriteBitmap, _) => self.write_bitmap(volume),
+            (E::ResendRequests, Some(peer)) => self.restart_frozen(peer),
+            (E::LiftFencing, Some(peer)) => self.lift(Set::Unfenced(peer, false)),
+            (E::CompleteWithoutPeer, Some(peer)) => self.give_up_frozen(peer),
+            (E::SendSyncUuid, Some(peer)) => self.send_sync_uuid(peer, volume),
+            (E::SendUuids, Some(peer)) => self.send_uuids(peer, volume, UuidFlags::NONE),
+            (E::SendSizes, Some(peer)) => self.send_sizes(peer, volume),
+            (E::SendState, Some(peer)) => self.send_state(peer, volume),
+            (E::SendBitmap, Some(peer)) => self.bitmap_exchange_as_source(peer, volume),
+            (E::SetAllBitsThenResync, Some(peer)) => self.starting_sync(peer, volume),
             (_, None) => debug_assert!(false, "{effect:?} without a peer"),
         }
     }
 
     /// Lets go of resync work that the new state does not want, and starts what it does.
-    fn follow_resync_states(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
+    fn follow_resync_states(&mut self, peer: NodeId, volume: VolumeNr, old: &View, new: &View) {
         let (was, is) = (old.replication, new.replication);
         if was.is_syncing() && !is.is_syncing() {
-            self.abandon_resync(i, d);
+            self.abandon_resync(peer, volume);
             if was.is_target() {
-                let pd = &mut self.node.connections[i].peer_devices[d];
+                let pd = &mut self.node.connections[peer].peer_devices[volume];
                 pd.resync.ended = Some(self.node.now);
                 pd.link.told.forget_source();
-                self.out.handler(Handler::AfterResyncTarget, Some(d), Some(i));
+                self.out.handler(Handler::AfterResyncTarget, Some(volume), Some(peer));
             }
         }
         if was.is_verifying() && !is.is_verifying() {
-            self.verify_interrupted(i, d);
-            self.abandon_resync(i, d);
+            self.verify_interrupted(peer, volume);
+            self.abandon_resync(peer, volume);
         }
         if is.is_verifying() && !was.is_verifying() {
-            self.start_verify(i, d);
+            self.start_verify(peer, volume);
         }
         let paused = |r: Replication| matches!(r, Replication::PausedSyncS | Replication::PausedSyncT);
         if is.is_syncing() && paused(was) != paused(is) {
-            self.resync_paused(i, d, paused(is));
+            self.resync_paused(peer, volume, paused(is));
         }
-        self.node.consider_repair(i, d, old, new);
+        self.node.consider_repair(peer, volume, old, new);
         if !was.is_syncing() && is.is_syncing() {
             // It brings what was refused, and until its end the target is no good copy.
-            self.node.devices[d].seen.peers_disk.gets_what_it_refused();
-            self.start_resync(i, d);
-            self.node.connections[i].peer_devices[d].resync.known = was == Replication::WFBitMapS;
-            self.resync_began(i, d, is.is_source());
+            self.node.devices[volume].seen.peers_disk.gets_what_it_refused();
+            self.start_resync(peer, volume);
+            self.node.connections[peer].peer_devices[volume].resync.known = was == Replication::WFBitMapS;
+            self.resync_began(peer, volume, is.is_source());
         }
-        let pd = &mut self.node.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[peer].peer_devices[volume];
         let wants_bitmap = is == Replication::WFBitMapT && was != Replication::WFBitMapT;
         if wants_bitmap {
             // The source says the generation when it has our bitmap.
@@ -311,14 +312,14 @@ impl Resource {
             pd.link.told.says = Replication::WFBitMapS;
         }
         if wants_bitmap && pd.link.exchange.take_early_bitmap() {
-            self.bitmap_complete(i, d);
+            self.bitmap_complete(peer, volume);
         }
-        let pd = &mut self.node.connections[i].peer_devices[d];
+        let pd = &mut self.node.connections[peer].peer_devices[volume];
         pd.before_resync.follow(is);
         if is == Replication::WFSyncUUID
             && let Some(generation) = pd.link.exchange.take_early_sync_uuid()
         {
-            self.sync_uuid_received(i, d, generation);
+            self.sync_uuid_received(peer, volume, generation);
         }
     }
 
@@ -331,7 +332,7 @@ impl Resource {
         }
         self.node.devices.values_mut().for_each(|dev| dev.queue.recheck = true);
         self.settle_pending_generations();
-        self.node.connections.ids().for_each(|i| self.restart_frozen(i));
+        self.node.connections.ids().for_each(|peer| self.restart_frozen(peer));
         self.finish_held();
     }
 }
@@ -340,12 +341,13 @@ impl Node {
     /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may
     /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
     /// begins for a Primary without a disk may never be heard of.
-    fn expose_peers(&mut self, d: VolumeNr) {
-        let serving = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
-        let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].link.told.uuids).map(|u| u.current);
+    fn expose_peers(&mut self, volume: VolumeNr) {
+        let serving = self.state.good_peers(volume).find(|peer| self.state.replicates(*peer, volume));
+        let theirs =
+            serving.and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids).map(|u| u.current);
         let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
         if let Some(current) = theirs.filter(|g| !fresh(g)) {
-            self.devices[d].seen.exposed = current;
+            self.devices[volume].seen.exposed = current;
         }
     }
 }
@@ -353,32 +355,32 @@ impl Node {
 impl Node {
     /// The disk takes reads and writes (whatever the quality of its data).
     #[inline]
-    pub(crate) fn usable(&self, d: VolumeNr) -> bool {
-        self.devices[d].is_usable(self.state.disk(d))
+    pub(crate) fn usable(&self, volume: VolumeNr) -> bool {
+        self.devices[volume].is_usable(self.state.disk(volume))
     }
 
     /// Connections that are up, past P_PROTOCOL.
     pub(crate) fn connected(&self) -> impl Iterator<Item = (NodeId, &Connection)> {
-        self.connections.iter().filter(|(i, _)| self.state.is_connected(*i))
+        self.connections.iter().filter(|(peer, _)| self.state.is_connected(*peer))
     }
 
     /// The peer that a command without a peer's name is about: one that the volume replicates to, else the first one.
-    pub(crate) fn partner(&self, d: VolumeNr) -> Option<NodeId> {
-        let replicates = |i: &NodeId| self.state.replicates(*i, d);
-        let writes = |i: &NodeId| replicates(i) && self.state.pair(*i, d).role == Role::Primary;
+    pub(crate) fn partner(&self, volume: VolumeNr) -> Option<NodeId> {
+        let replicates = |peer: &NodeId| self.state.replicates(*peer, volume);
+        let writes = |peer: &NodeId| replicates(peer) && self.state.pair(*peer, volume).role == Role::Primary;
         let mut ids = self.connections.ids();
         ids.find(writes).or_else(|| self.connections.ids().find(replicates)).or_else(|| self.connections.ids().next())
     }
 
     /// The volume towards its partner, or alone.
-    pub(crate) fn view(&self, d: VolumeNr) -> View {
-        View::of(&self.state, self.partner(d), d)
+    pub(crate) fn view(&self, volume: VolumeNr) -> View {
+        View::of(&self.state, self.partner(volume), volume)
     }
 
     /// The highest policy of the volumes whose data is worth something (spec 8.5).
     pub(crate) fn fencing_policy(&self) -> Fencing {
         let policy = |dev: &crate::device::Device| dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default();
-        fencing::effective(self.devices.iter().map(|(d, dev)| (policy(dev), self.state.disk(d))))
+        fencing::effective(self.devices.iter().map(|(volume, dev)| (policy(dev), self.state.disk(volume))))
     }
 
     pub(crate) fn facts(&self) -> Facts {
@@ -394,38 +396,38 @@ impl Node {
                 at_attach: dev.disk.attach_state,
                 call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
             }),
-            peers: self.connections.iter().map(|(i, c)| (i, self.peer_facts(i, c))).collect(),
+            peers: self.connections.iter().map(|(peer, c)| (peer, self.peer_facts(peer, c))).collect(),
         }
     }
 
-    fn peer_facts(&self, i: NodeId, c: &Connection) -> PeerFacts {
+    fn peer_facts(&self, peer: NodeId, c: &Connection) -> PeerFacts {
         PeerFacts {
             // Below protocol 100 nothing can say that a write is to be repeated, and one that overlaps another in part
             // would be lost where that one wins.
             two_primaries: c.cfg.two_primaries && c.version() >= 100,
             verify_alg: c.cfg.usable_verify().is_some(),
             protocol: c.version(),
-            volumes: self.devices.iter().map(|(d, _)| (d, self.pair_facts(i, c, d))).collect(),
+            volumes: self.devices.iter().map(|(volume, _)| (volume, self.pair_facts(peer, c, volume))).collect(),
         }
     }
 
-    fn pair_facts(&self, i: NodeId, c: &Connection, d: VolumeNr) -> PairFacts {
-        let md = self.devices[d].backing.as_ref().map(|b| &b.md);
-        let replication = self.state.replication(i, d);
+    fn pair_facts(&self, peer: NodeId, c: &Connection, volume: VolumeNr) -> PairFacts {
+        let md = self.devices[volume].backing.as_ref().map(|b| &b.md);
+        let replication = self.state.replication(peer, volume);
         PairFacts {
             // Its bitmap says that it has decided, too.
-            undecided: c.peer_devices[d].link.compared.undecided
+            undecided: c.peer_devices[volume].link.compared.undecided
                 && matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT),
-            outdated_at_attach: md.is_some_and(|md| md.peer(i).flags.contains(meta::PeerFlags::OUTDATED)),
-            bitmap_uuid_zero: md.is_none() || self.devices[d].uuids(i).bitmap.is_none(),
-            serves: self.depends_on_nobody_else(i, d),
+            outdated_at_attach: md.is_some_and(|md| md.peer(peer).flags.contains(meta::PeerFlags::OUTDATED)),
+            bitmap_uuid_zero: md.is_none() || self.devices[volume].uuids(peer).bitmap.is_none(),
+            serves: self.depends_on_nobody_else(peer, volume),
         }
     }
 
     /// Our parameters are on their way and some volume's handshake is not over.
     fn state_sent(&self) -> bool {
-        self.connected().any(|(i, c)| {
-            let waiting = self.devices.ids().any(|d| self.will_be_compared(i, d));
+        self.connected().any(|(peer, c)| {
+            let waiting = self.devices.ids().any(|volume| self.will_be_compared(peer, volume));
             waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
         })
     }

@@ -24,8 +24,8 @@ macro_rules! timers_of_links {
         impl Resource {
             /// The first of them. Each is asked for by its name, and not in a loop: every turn asks for all, of which
             /// mostly one is set.
-            fn first_of_link(&self, i: NodeId, c: &Connection) -> Instant {
-                NEVER$(.min(self.link_timer(i, c, OfLink::$name).unwrap_or(NEVER)))*
+            fn first_of_link(&self, peer: NodeId, c: &Connection) -> Instant {
+                NEVER$(.min(self.link_timer(peer, c, OfLink::$name).unwrap_or(NEVER)))*
             }
         }
     };
@@ -54,50 +54,50 @@ const NEVER: Instant = Instant(u64::MAX);
 
 impl Resource {
     #[inline(always)]
-    fn link_timer(&self, i: NodeId, c: &Connection, timer: OfLink) -> Option<Instant> {
+    fn link_timer(&self, peer: NodeId, c: &Connection, timer: OfLink) -> Option<Instant> {
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
             OfLink::Handshake => c.handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
-            OfLink::Handshake9 => self.handshake9_timer(i),
-            OfLink::Volumes => self.volumes_timer(i),
+            OfLink::Handshake9 => self.handshake9_timer(peer),
+            OfLink::Volumes => self.volumes_timer(peer),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
             OfLink::Ping => Some(c.ping_timer()),
-            OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
-            OfLink::Change => self.change_deadline(i),
-            OfLink::Refusal => self.refusal_deadline(i),
+            OfLink::Attach => self.attach_deadline(peer).map(|(limit, _)| limit),
+            OfLink::Change => self.change_deadline(peer),
+            OfLink::Refusal => self.refusal_deadline(peer),
         }
     }
 
-    fn link_timer_ended(&mut self, i: NodeId, timer: OfLink) {
+    fn link_timer_ended(&mut self, peer: NodeId, timer: OfLink) {
         match timer {
-            OfLink::Handshake => self.handshake_overdue(i),
-            OfLink::Attempt9 => self.connect_again(i),
-            OfLink::Handshake9 => self.handshake9_overdue(i),
-            OfLink::Volumes => self.volumes_are_known(i),
-            OfLink::Number => self.number_overdue(i),
-            OfLink::Ping => self.ping_due(i),
-            OfLink::Attach => self.attach_unanswered(i),
-            OfLink::Change => self.change_unanswered(i),
-            OfLink::Refusal => self.refusal_unexplained(i),
+            OfLink::Handshake => self.handshake_overdue(peer),
+            OfLink::Attempt9 => self.connect_again(peer),
+            OfLink::Handshake9 => self.handshake9_overdue(peer),
+            OfLink::Volumes => self.volumes_are_known(peer),
+            OfLink::Number => self.number_overdue(peer),
+            OfLink::Ping => self.ping_due(peer),
+            OfLink::Attach => self.attach_unanswered(peer),
+            OfLink::Change => self.change_unanswered(peer),
+            OfLink::Refusal => self.refusal_unexplained(peer),
         }
     }
 
     /// Time has passed.
     pub(crate) fn check_timers(&mut self) {
-        for i in self.node.connections.ids() {
+        for peer in self.node.connections.ids() {
             for timer in OfLink::ALL.iter().copied() {
-                if self.link_timer(i, &self.node.connections[i], timer).is_some_and(|at| at <= self.node.now) {
-                    self.link_timer_ended(i, timer);
+                if self.link_timer(peer, &self.node.connections[peer], timer).is_some_and(|at| at <= self.node.now) {
+                    self.link_timer_ended(peer, timer);
                     self.end_links();
                 }
             }
-            self.check_overdue(i);
+            self.check_overdue(peer);
             self.end_links();
         }
-        for d in self.node.devices.ids() {
-            self.check_disk_timeout(d);
+        for volume in self.node.devices.ids() {
+            self.check_disk_timeout(volume);
             self.end_links();
         }
         self.check_transaction();
@@ -109,8 +109,8 @@ impl Resource {
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let mut first = NEVER;
         let mut note = |at: Option<Instant>| first = first.min(at.unwrap_or(NEVER));
-        for (i, c) in self.node.connections.iter() {
-            note(Some(self.first_of_link(i, c)));
+        for (peer, c) in self.node.connections.iter() {
+            note(Some(self.first_of_link(peer, c)));
             note(c.overdue_timer());
         }
         for dev in self.node.devices.values() {

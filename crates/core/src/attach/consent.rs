@@ -14,38 +14,38 @@ const SOON: Duration = Duration::from_millis(50);
 
 impl Resource {
     /// Asks the peers, or does so when another transaction may be over.
-    pub(super) fn seek_consent(&mut self, d: VolumeNr) {
-        match self.ask_to_attach(d) {
-            true => self.node.devices[d].step_of_attach(Step::Consent(None)),
-            false => self.node.devices[d].ask_again_soon(self.node.now),
+    pub(super) fn seek_consent(&mut self, volume: VolumeNr) {
+        match self.ask_to_attach(volume) {
+            true => self.node.devices[volume].step_of_attach(Step::Consent(None)),
+            false => self.node.devices[volume].ask_again_soon(self.node.now),
         }
     }
 
     /// All have agreed.
-    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
-        if self.node.devices[d].asks_to_attach() && self.fits_into_use(d) {
-            self.take_into_use(d);
+    pub(crate) fn attach_agreed(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].asks_to_attach() && self.fits_into_use(volume) {
+            self.take_into_use(volume);
         }
     }
 
     /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
-    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
-        if !self.node.devices[d].asks_to_attach() {
+    pub(crate) fn attach_not_agreed(&mut self, volume: VolumeNr, refused: bool) {
+        if !self.node.devices[volume].asks_to_attach() {
             return;
         }
         if refused {
             let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
-            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
+            return self.attach_failed(volume, StateChangeResult::FailedByPeer.code(), text);
         }
-        self.node.devices[d].ask_again_soon(self.node.now);
+        self.node.devices[volume].ask_again_soon(self.node.now);
     }
 }
 
 impl Node {
     /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
-    pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
-        let of_84 = |(i, c): (NodeId, &Connection)| !c.speaks9() && self.state.replicates(i, d);
-        self.connected().any(of_84) || self.attach_needs_consent(d)
+    pub(super) fn negotiates(&self, volume: VolumeNr) -> bool {
+        let of_84 = |(peer, c): (NodeId, &Connection)| !c.speaks9() && self.state.replicates(peer, volume);
+        self.connected().any(of_84) || self.attach_needs_consent(volume)
     }
 
     /// When peers are asked again.

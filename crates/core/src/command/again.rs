@@ -29,13 +29,13 @@ const RETRY: Duration = Duration::from_secs(1);
 
 impl Resource {
     pub(super) fn primary_again(&mut self, id: Caller, inherited: Inherited) {
-        for d in inherited.without_disk.iter().copied() {
-            if self.node.devices.contains(d) {
-                self.node.devices[d].seen.outrun |= self.node.state.disk(d) < DiskState::Inconsistent;
+        for volume in inherited.without_disk.iter().copied() {
+            if self.node.devices.contains(volume) {
+                self.node.devices[volume].seen.outrun |= self.node.state.disk(volume) < DiskState::Inconsistent;
             }
         }
         let (since, stage) = (self.node.now, Progress::Waiting { resumed: false });
-        let found = self.node.devices.ids().map(|d| (d, None)).collect();
+        let found = self.node.devices.ids().map(|volume| (volume, None)).collect();
         self.again = Some(Again { id, inherited, since, stage, found, told: None });
     }
 
@@ -49,8 +49,8 @@ impl Resource {
             self.again = None;
             return self.end(Some(id), Ok(()));
         }
-        if let Some(d) = self.being_replaced().filter(|_| !asking) {
-            return self.has_been_replaced(id, d);
+        if let Some(volume) = self.being_replaced().filter(|_| !asking) {
+            return self.has_been_replaced(id, volume);
         }
         let due = self.again.as_ref().and_then(|again| again.stage.is_due(&self.look_of_all(), self.node.now));
         due.into_iter().for_each(|resumed| self.try_again(id, resumed));
@@ -76,56 +76,59 @@ impl Resource {
 
     /// Has nobody used this volume yet? It was added to the resource, and has no data, or what it holds was not in use
     /// here. Nothing waits for it.
-    pub(super) fn is_untouched(&self, d: VolumeNr) -> bool {
+    pub(super) fn is_untouched(&self, volume: VolumeNr) -> bool {
         let Some(again) = &self.again else { return false };
-        let current = self.node.devices[d].backing.as_ref().map(|b| b.md.current);
-        again.inherited.came.contains(&d) || current.is_some_and(|current| current.same(Generation::JUST_CREATED))
+        let current = self.node.devices[volume].backing.as_ref().map(|b| b.md.current);
+        again.inherited.came.contains(&volume) || current.is_some_and(|current| current.same(Generation::JUST_CREATED))
     }
 
     fn note_found(&mut self) {
         let Some(again) = &mut self.again else { return };
-        for d in again.found.ids().filter(|d| self.node.devices[*d].disk.attaching.is_none()) {
-            let (dev, disk) = (&self.node.devices[d], self.node.state.disk(d));
+        for volume in again.found.ids().filter(|volume| self.node.devices[*volume].disk.attaching.is_none()) {
+            let (dev, disk) = (&self.node.devices[volume], self.node.state.disk(volume));
             let disk = if disk == DiskState::Negotiating { dev.disk.attach_state } else { disk };
             let generation = dev.backing.as_ref().map(|b| b.md.current);
-            again.found[d].get_or_insert(Found { disk, generation });
+            again.found[volume].get_or_insert(Found { disk, generation });
         }
     }
 
     /// The volume whose copy was in use here, and is being replaced by other data. Among several peers that may be over
     /// before all of them have been heard of.
     fn being_replaced(&self) -> Option<VolumeNr> {
-        self.node.devices.ids().find(|d| self.node.state.replaced_by(*d).is_some() && self.was_replaced(*d))
+        self.node
+            .devices
+            .ids()
+            .find(|volume| self.node.state.replaced_by(*volume).is_some() && self.was_replaced(*volume))
     }
 
-    fn has_been_replaced(&mut self, id: Caller, d: VolumeNr) {
+    fn has_been_replaced(&mut self, id: Caller, volume: VolumeNr) {
         let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
                     applications here have seen; their I/O fails. Unmount, and use the peer";
-        self.out.note(Severity::Error, Some(d), None, Topic::ReplacedMeanwhile, text);
+        self.out.note(Severity::Error, Some(volume), None, Topic::ReplacedMeanwhile, text);
         self.again = None;
         self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
     }
 
     /// `resumed`: without waiting for a peer, and by force.
     fn try_again(&mut self, id: Caller, resumed: bool) {
-        if self.node.devices.values().any(|d| d.disk.attaching.is_some()) {
+        if self.node.devices.values().any(|dev| dev.disk.attaching.is_some()) {
             return;
         }
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &self.again else { return };
         let beside = again.inherited.beside.or(noted);
         let over = resumed || self.node.now >= again.since + patience;
-        if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
+        if self.peer_is_awaited(|peer| !over && beside.is_none_or(|beside| beside.contains(peer))) {
             return;
         }
-        if let Some(d) = self.node.devices.ids().find(|d| self.was_replaced(*d)) {
-            return self.has_been_replaced(id, d);
+        if let Some(volume) = self.node.devices.ids().find(|volume| self.was_replaced(*volume)) {
+            return self.has_been_replaced(id, volume);
         }
         if let Some(again) = &mut self.again {
             again.stage = Progress::Asking { resumed };
         }
-        let good = |d: VolumeNr| {
-            self.found(d).is_some_and(|found| found.disk >= DiskState::Consistent) || self.is_untouched(d)
+        let good = |volume: VolumeNr| {
+            self.found(volume).is_some_and(|found| found.disk >= DiskState::Consistent) || self.is_untouched(volume)
         };
         let force = resumed && self.node.devices.ids().all(good);
         self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
@@ -162,26 +165,26 @@ impl Resource {
         false
     }
 
-    fn found(&self, d: VolumeNr) -> Option<Found> {
-        self.again.as_ref().and_then(|again| again.found[d])
+    fn found(&self, volume: VolumeNr) -> Option<Found> {
+        self.again.as_ref().and_then(|again| again.found[volume])
     }
 
     /// Has another node's data taken the place of what was in use here? Users of a copy that was not good have seen
     /// the peer's, which goes on from it. One that is Outdated was good while they used it, unless they did without it.
-    fn was_replaced(&self, d: VolumeNr) -> bool {
-        let Some((again, found)) = self.again.as_ref().zip(self.found(d)) else { return false };
-        if again.inherited.came.contains(&d) {
+    fn was_replaced(&self, volume: VolumeNr) -> bool {
+        let Some((again, found)) = self.again.as_ref().zip(self.found(volume)) else { return false };
+        if again.inherited.came.contains(&volume) {
             return false;
         }
         let good = found.disk >= DiskState::Consistent;
-        let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&d);
-        match (self.node.state.replaced_by(d), self.node.state.disk(d)) {
-            (Some(i), _) if used => !self.peer_has_generation(i, d, found),
-            (Some(i), _) => !self.peer_follows(i, d),
+        let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&volume);
+        match (self.node.state.replaced_by(volume), self.node.state.disk(volume)) {
+            (Some(peer), _) if used => !self.peer_has_generation(peer, volume, found),
+            (Some(peer), _) => !self.peer_follows(peer, volume),
             (None, DiskState::Inconsistent | DiskState::Outdated) => good,
             // It was given up: users would go on with a peer's.
             (None, DiskState::Diskless | DiskState::Failed | DiskState::Detaching) => {
-                used && self.node.state.good_peers(d).any(|i| !self.peer_has_generation(i, d, found))
+                used && self.node.state.good_peers(volume).any(|peer| !self.peer_has_generation(peer, volume, found))
             }
             _ => false,
         }
@@ -196,10 +199,10 @@ impl Node {
 
     /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?
     fn peer_is_awaited(&self, awaited: impl Fn(NodeId) -> bool) -> bool {
-        self.connections.iter().any(|(i, c)| match (&c.link, self.state.connection(i)) {
+        self.connections.iter().any(|(peer, c)| match (&c.link, self.state.connection(peer)) {
             (_, ConnectionState::StandAlone) => false,
-            (None, _) => awaited(i),
-            (Some(_), _) => self.devices.ids().any(|d| self.will_be_compared(i, d)),
+            (None, _) => awaited(peer),
+            (Some(_), _) => self.devices.ids().any(|volume| self.will_be_compared(peer, volume)),
         }) || self.state.volumes.values().any(|v| v.disk == DiskState::Negotiating)
     }
 
@@ -208,9 +211,9 @@ impl Node {
     }
 
     /// Is this node's generation one that the peer's data comes from?
-    fn peer_follows(&self, i: NodeId, d: VolumeNr) -> bool {
-        let Some(own) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return true };
-        let pd = &self.connections[i].peer_devices[d];
+    fn peer_follows(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let Some(own) = self.devices[volume].backing.as_ref().map(|b| b.md.current) else { return true };
+        let pd = &self.connections[peer].peer_devices[volume];
         let of84 =
             pd.link.told.uuids.iter().flat_map(|told| told.history.into_iter().chain([told.current, told.bitmap]));
         let of9 = pd.link.told.uuids110.iter().flat_map(|told| told.history.iter().chain(&told.bitmaps).copied());
@@ -219,23 +222,23 @@ impl Node {
 
     /// Does the peer have this node's generation? Then nobody has gone on alone: what a crash has left different is
     /// copied from who has not crashed, as 9's dialect does it (5.8, A10), and what waits here is written again.
-    fn peer_has_generation(&self, i: NodeId, d: VolumeNr, found: Found) -> bool {
-        let theirs = self.connections[i].peer_devices[d].link.told.uuids.map(|told| told.current);
-        let own = self.devices[d].backing.as_ref().map(|b| b.md.current).or(found.generation);
+    fn peer_has_generation(&self, peer: NodeId, volume: VolumeNr, found: Found) -> bool {
+        let theirs = self.connections[peer].peer_devices[volume].link.told.uuids.map(|told| told.current);
+        let own = self.devices[volume].backing.as_ref().map(|b| b.md.current).or(found.generation);
         own.zip(theirs).is_some_and(|(own, theirs)| own.same(theirs))
     }
 
     fn look_of_all(&self) -> Vec<Look> {
-        let alone = |d: VolumeNr| (false, self.state.disk(d), DiskState::DUnknown, Role::Unknown);
-        let beside = |d: VolumeNr, i: NodeId| {
-            let peer = &self.state.peers[i];
-            (self.state.replicates(i, d), self.state.disk(d), peer.volumes[d].disk, peer.role())
+        let alone = |volume: VolumeNr| (false, self.state.disk(volume), DiskState::DUnknown, Role::Unknown);
+        let beside = |volume: VolumeNr, peer: NodeId| {
+            let state = &self.state.peers[peer];
+            (self.state.replicates(peer, volume), self.state.disk(volume), state.volumes[volume].disk, state.role())
         };
-        let of_volume = |d: VolumeNr| -> Vec<Look> {
+        let of_volume = |volume: VolumeNr| -> Vec<Look> {
             if self.connections.is_empty() {
-                vec![alone(d)]
+                vec![alone(volume)]
             } else {
-                self.connections.ids().map(|i| beside(d, i)).collect()
+                self.connections.ids().map(|peer| beside(volume, peer)).collect()
             }
         };
         self.devices.ids().flat_map(of_volume).collect()

@@ -32,10 +32,10 @@ impl Resource {
         if self.changes_in_two_phases() {
             return self.agree_in_two_phases(id, change);
         }
-        let Some((i, first)) = rules::to_be_asked(&self.node.state, &new).first().copied() else {
+        let Some((peer, first)) = rules::to_be_asked(&self.node.state, &new).first().copied() else {
             return self.make(change.clone(), Kind::Wish).map(|()| true);
         };
-        if !self.ask(id, i, Some(&new), change.clone()) {
+        if !self.ask(id, peer, Some(&new), change.clone()) {
             return Err(Refusal { code: Code::InTransientState, volume: Some(first) });
         }
         Ok(false)
@@ -46,23 +46,23 @@ impl Resource {
     pub(super) fn ask(
         &mut self,
         command: Caller,
-        i: NodeId,
+        peer: NodeId,
         new: Option<&crate::decide::state::State>,
         change: Change,
     ) -> bool {
         if !self.transaction.is_free() {
             return false;
         }
-        if self.node.connections[i].speaks9() {
+        if self.node.connections[peer].speaks9() {
             return self.ask_in_two_phases(command, change);
         }
         let pairs = new.map(|new| rules::to_be_asked(&self.node.state, new)).unwrap_or_default();
-        let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
-        let volumes = ours.map(|(_, d)| (d, self.node.devices[d].disk.disks_seen)).collect();
+        let ours = pairs.into_iter().filter(|(of, _)| *of == peer);
+        let volumes = ours.map(|(_, volume)| (volume, self.node.devices[volume].disk.disks_seen)).collect();
         let at = self.node.now;
         self.transaction.begin(Transaction::Request(Agreement {
             command,
-            participant: i,
+            participant: peer,
             at,
             change,
             volumes,
@@ -75,51 +75,51 @@ impl Resource {
 
     fn send_question(&mut self) {
         let Some(asked) = self.transaction.request() else { return };
-        let i = asked.participant;
-        let about = asked.volumes.get(asked.agreed).map(|(d, _)| *d);
-        let d = about.unwrap_or(self.node.devices.first());
-        let request = dialect84::request(&asked.change, i, d);
-        let of_volume = about.is_some() || self.node.connections[i].version() < 100;
+        let peer = asked.participant;
+        let about = asked.volumes.get(asked.agreed).map(|(volume, _)| *volume);
+        let volume = about.unwrap_or(self.node.devices.first());
+        let request = dialect84::request(&asked.change, peer, volume);
+        let of_volume = about.is_some() || self.node.connections[peer].version() < 100;
         let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
-        self.send(i, Socket::Data, d, packet);
+        self.send(peer, Socket::Data, volume, packet);
     }
 
     /// The participant's answer.
-    pub(crate) fn peer_answered_change(&mut self, i: NodeId, result: Code) {
-        let Some(asked) = self.transaction.take_request(i) else { return };
+    pub(crate) fn peer_answered_change(&mut self, peer: NodeId, result: Code) {
+        let Some(asked) = self.transaction.take_request(peer) else { return };
         let no = Refusal { code: Code::FailedByPeer, volume: None };
         if !result.is_success() {
             // It has agreed about the volumes before this one.
-            asked.volumes[..asked.agreed].iter().for_each(|(d, _)| self.send_state(i, *d));
-            return self.answered(i, asked.command, Err(no));
+            asked.volumes[..asked.agreed].iter().for_each(|(volume, _)| self.send_state(peer, *volume));
+            return self.answered(peer, asked.command, Err(no));
         }
         if asked.agreed + 1 < asked.volumes.len() {
             let next = Agreement { agreed: asked.agreed + 1, at: self.node.now, ..asked };
             self.transaction.begin(Transaction::Request(next));
             return self.send_question();
         }
-        let outcome = self.commit(i, &asked);
-        self.answered(i, asked.command, outcome);
+        let outcome = self.commit(peer, &asked);
+        self.answered(peer, asked.command, outcome);
     }
 
     /// The participant has agreed to all of it: the change takes place here, too, if it still can.
-    fn commit(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
-        let Some((d, _)) = asked.volumes.first().copied() else {
+    fn commit(&mut self, peer: NodeId, asked: &Agreement) -> Result<(), Refusal> {
+        let Some((volume, _)) = asked.volumes.first().copied() else {
             return self.make(asked.change.clone(), Kind::Fact);
         };
         // By force meanwhile; what is being attached now is another matter.
-        if asked.change.sets_disk(d, DiskState::Failed) && !self.node.devices[d].can_detach() {
+        if asked.change.sets_disk(volume, DiskState::Failed) && !self.node.devices[volume].can_detach() {
             return Ok(());
         }
-        let same_disks = asked.volumes.iter().all(|(d, disk)| self.node.devices[*d].disk.disks_seen == *disk);
+        let same_disks = asked.volumes.iter().all(|(volume, disk)| self.node.devices[*volume].disk.disks_seen == *disk);
         let outcome = if !same_disks {
-            Err(Refusal { code: Code::InTransientState, volume: Some(d) })
+            Err(Refusal { code: Code::InTransientState, volume: Some(volume) })
         } else {
             // Meanwhile something else may have been agreed that this would contradict (a second Primary).
-            asked.contradicted.map_or(Ok(()), Err).and_then(|()| self.change_as_agreed(i, asked))
+            asked.contradicted.map_or(Ok(()), Err).and_then(|()| self.change_as_agreed(peer, asked))
         };
         if outcome.is_err() {
-            asked.volumes.iter().for_each(|(d, _)| self.peer_went_ahead(i, *d, &asked.change));
+            asked.volumes.iter().for_each(|(volume, _)| self.peer_went_ahead(peer, *volume, &asked.change));
         }
         outcome
     }
@@ -128,18 +128,18 @@ impl Resource {
     ///
     /// # Errors
     /// The rule that refuses it, or that a resync comes to nothing: the peer has lost its disk meanwhile.
-    fn change_as_agreed(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
+    fn change_as_agreed(&mut self, peer: NodeId, asked: &Agreement) -> Result<(), Refusal> {
         if let Some((rise, forced)) = self.promotion_agreed(asked.command) {
             self.make(rise, Kind::Wish)?;
             self.promoted(&forced);
             return Ok(());
         }
         self.make(asked.change.clone(), Kind::Wish)?;
-        for (d, _) in &asked.volumes {
+        for (volume, _) in &asked.volumes {
             let begins = [Replication::StartingSyncS, Replication::StartingSyncT];
-            let begins = begins.into_iter().any(|to| asked.change.begins(i, *d, to));
-            if begins && self.node.state.replication(i, *d) == Replication::Established {
-                return Err(Refusal { code: Code::NoRemoteDisk, volume: Some(*d) });
+            let begins = begins.into_iter().any(|to| asked.change.begins(peer, *volume, to));
+            if begins && self.node.state.replication(peer, *volume) == Replication::Established {
+                return Err(Refusal { code: Code::NoRemoteDisk, volume: Some(*volume) });
             }
         }
         Ok(())
@@ -147,25 +147,27 @@ impl Resource {
 
     /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it
     /// has given up to become a target is not one to rely on.
-    fn peer_went_ahead(&mut self, i: NodeId, d: VolumeNr, change: &Change) {
-        let peer_disk = self.node.state.peer_disk(i, d);
-        if change.begins(i, d, Replication::StartingSyncS) && peer_disk > DiskState::Inconsistent {
-            self.took_place(Set::PeerDisk(i, d, DiskState::Inconsistent));
+    fn peer_went_ahead(&mut self, peer: NodeId, volume: VolumeNr, change: &Change) {
+        let peer_disk = self.node.state.peer_disk(peer, volume);
+        if change.begins(peer, volume, Replication::StartingSyncS) && peer_disk > DiskState::Inconsistent {
+            self.took_place(Set::PeerDisk(peer, volume, DiskState::Inconsistent));
         }
-        if change.sets_disk(d, DiskState::Failed) && self.node.state.replication(i, d) > Replication::Established {
+        if change.sets_disk(volume, DiskState::Failed)
+            && self.node.state.replication(peer, volume) > Replication::Established
+        {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
             let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::DetachWithdrawn, text);
+            return self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::DetachWithdrawn, text);
         }
-        self.send_state(i, d);
+        self.send_state(peer, volume);
     }
 
     /// The link went down before the answer.
-    pub(crate) fn peer_gone_for_commands(&mut self, i: NodeId) {
-        if let Some(asked) = self.transaction.take_request(i) {
-            self.answered(i, asked.command, Err(Refusal { code: Code::FailedByPeer, volume: None }));
+    pub(crate) fn peer_gone_for_commands(&mut self, peer: NodeId) {
+        if let Some(asked) = self.transaction.take_request(peer) {
+            self.answered(peer, asked.command, Err(Refusal { code: Code::FailedByPeer, volume: None }));
         }
-        self.peer_gone_for_transaction(i);
+        self.peer_gone_for_transaction(peer);
     }
 
     /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the
@@ -187,10 +189,10 @@ impl Resource {
     pub(super) fn end_unanswerable(&mut self) {
         let asked = self.transaction.command();
         let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
-        for (id, i) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
-            let i = i.or_else(|| self.node.connections.ids().next());
-            if let Some(i) = i {
-                self.answered(i, id, Err(Refusal { code: Code::FailedByPeer, volume: None }));
+        for (id, peer) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
+            let peer = peer.or_else(|| self.node.connections.ids().next());
+            if let Some(peer) = peer {
+                self.answered(peer, id, Err(Refusal { code: Code::FailedByPeer, volume: None }));
             }
         }
     }
@@ -198,45 +200,46 @@ impl Resource {
     // -- what the peer asks for --------------------------------------------------------------------------------------
 
     /// The peer wants to change the state of both nodes.
-    pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
-        let ours = self.transaction.request().is_some_and(|ours| ours.participant == i);
-        if ours && self.node.connections[i].resolve_conflicts() {
-            return self.refuse_change(i, d, Code::ConcurrentStateChange);
+    pub(crate) fn peer_asks_change(&mut self, peer: NodeId, volume: Option<VolumeNr>, asked: &StateChange) {
+        let ours = self.transaction.request().is_some_and(|ours| ours.participant == peer);
+        if ours && self.node.connections[peer].resolve_conflicts() {
+            return self.refuse_change(peer, volume, Code::ConcurrentStateChange);
         }
-        let Some(change) = dialect84::asked(asked, i, d, self.node.devices.ids()) else {
+        let Some(change) = dialect84::asked(asked, peer, volume, self.node.devices.ids()) else {
             let text = "the peer asked for a change that only this node can make";
-            self.out.note(Severity::Warning, d, Some(i), Topic::ChangeRefused, text);
-            return self.refuse_change(i, d, Code::NotSupported);
+            self.out.note(Severity::Warning, volume, Some(peer), Topic::ChangeRefused, text);
+            return self.refuse_change(peer, volume, Code::NotSupported);
         };
-        let without_data = |d| self.node.state.is_primary() && self.node.state.disk(d) < DiskState::UpToDate;
-        let forced = |d: &VolumeNr| change.sets_peer_disk(i, *d, DiskState::UpToDate) && without_data(*d);
-        if d.is_some_and(|d| forced(&d)) {
+        let without_data = |volume| self.node.state.is_primary() && self.node.state.disk(volume) < DiskState::UpToDate;
+        let forced =
+            |volume: &VolumeNr| change.sets_peer_disk(peer, *volume, DiskState::UpToDate) && without_data(*volume);
+        if volume.is_some_and(|volume| forced(&volume)) {
             // That copy was not good: by force it counts for those who have seen no better one.
             let text = "the peer's copy shall count by force, but users here have seen another: make this node \
                         Secondary first";
-            self.out.note(Severity::Warning, d, Some(i), Topic::ChangeRefused, text.to_owned());
-            return self.refuse_change(i, d, Code::NoUpToDateDisk);
+            self.out.note(Severity::Warning, volume, Some(peer), Topic::ChangeRefused, text.to_owned());
+            return self.refuse_change(peer, volume, Code::NoUpToDateDisk);
         }
-        let target = d.filter(|d| change.begins(i, *d, Replication::StartingSyncT));
-        if let Some(d) = target.filter(|d| !self.peer_has_all(*d)) {
-            self.node.connections[i].asked_later = Some((d, *asked));
+        let target = volume.filter(|volume| change.begins(peer, *volume, Replication::StartingSyncT));
+        if let Some(volume) = target.filter(|volume| !self.peer_has_all(*volume)) {
+            self.node.connections[peer].asked_later = Some((volume, *asked));
             return;
         }
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..));
         let judges = change.sets().any(|set| matches!(set, Set::Disk(..)) || of_peer(&set));
-        let undecided = |d: VolumeNr| {
-            self.node.devices[d].disk.attaching.is_some() || self.node.state.disk(d) == DiskState::Negotiating
+        let undecided = |volume: VolumeNr| {
+            self.node.devices[volume].disk.attaching.is_some() || self.node.state.disk(volume) == DiskState::Negotiating
         };
-        let waits = d.map_or_else(|| self.node.devices.ids().any(undecided), undecided);
-        let leaves = change.sets().any(|set| set == Set::Connection(i, ConnectionState::TearDown));
-        let result = match d {
+        let waits = volume.map_or_else(|| self.node.devices.ids().any(undecided), undecided);
+        let leaves = change.sets().any(|set| set == Set::Connection(peer, ConnectionState::TearDown));
+        let result = match volume {
             _ if judges && waits => Err(Code::InTransientState),
             Some(_) => self.make(change, Kind::Wish).map_err(|r| r.code),
             None => self.make(change, Kind::WishIgnoringOutdate).map_err(|r| r.code),
         };
         // Its disk may be gone since it asked: then no resync has begun.
-        let begun = target.is_none_or(|d| self.node.state.replication(i, d) > Replication::Established);
+        let begun = target.is_none_or(|volume| self.node.state.replication(peer, volume) > Replication::Established);
         let code = match result {
             Ok(()) if !begun => Code::NoUpToDateDisk,
             Ok(()) => {
@@ -245,10 +248,10 @@ impl Resource {
             }
             Err(code) => code,
         };
-        self.refuse_change(i, d, code);
+        self.refuse_change(peer, volume, code);
         if leaves && code.is_success() {
             let text = "the peer disconnected".to_owned();
-            self.out.drop_link(i, ConnectionState::TearDown, Topic::PeerDisconnected, text);
+            self.out.drop_link(peer, ConnectionState::TearDown, Topic::PeerDisconnected, text);
         }
     }
 }
@@ -267,7 +270,7 @@ impl Waiting {
 
 impl Resource {
     /// Since when this peer owes an answer.
-    pub(crate) fn asked_since(&self, i: NodeId) -> Option<Instant> {
-        self.transaction.request().filter(|asked| asked.participant == i).map(|asked| asked.at)
+    pub(crate) fn asked_since(&self, peer: NodeId) -> Option<Instant> {
+        self.transaction.request().filter(|asked| asked.participant == peer).map(|asked| asked.at)
     }
 }

@@ -13,15 +13,15 @@ use units::{Duration, NodeId};
 use wire::DiskState;
 
 impl Resource {
-    pub(super) fn connect(&mut self, id: Caller, i: NodeId, discard_my_data: bool, tentative: bool) {
+    pub(super) fn connect(&mut self, id: Caller, peer: NodeId, discard_my_data: bool, tentative: bool) {
         if discard_my_data && self.node.state.is_primary() {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
         }
-        if self.node.state.connection(i) != ConnectionState::StandAlone {
-            self.forget_refusals(i);
-            if discard_my_data && !self.node.state.is_connected(i) {
-                self.node.connections[i].discard_my_data = true;
+        if self.node.state.connection(peer) != ConnectionState::StandAlone {
+            self.forget_refusals(peer);
+            if discard_my_data && !self.node.state.is_connected(peer) {
+                self.node.connections[peer].discard_my_data = true;
                 return self.end(Some(id), Ok(()));
             }
             if discard_my_data {
@@ -30,37 +30,37 @@ impl Resource {
             }
             return self.end(Some(id), Ok(()));
         }
-        self.leave_stand_alone(i, discard_my_data, tentative);
+        self.leave_stand_alone(peer, discard_my_data, tentative);
         self.end(Some(id), Ok(()));
     }
 
     /// An attempt that an administrator has asked for, and what it was to be like: nothing of an earlier one's counts.
-    fn leave_stand_alone(&mut self, i: NodeId, discard_my_data: bool, tentative: bool) {
-        let c = &mut self.node.connections[i];
+    fn leave_stand_alone(&mut self, peer: NodeId, discard_my_data: bool, tentative: bool) {
+        let c = &mut self.node.connections[peer];
         (c.discard_my_data, c.tentative) = (discard_my_data, tentative);
-        self.took_place(Set::Connection(i, ConnectionState::Unconnected));
-        self.begin_to_connect(i, Duration(0), false);
+        self.took_place(Set::Connection(peer, ConnectionState::Unconnected));
+        self.begin_to_connect(peer, Duration(0), false);
     }
 
     /// Disconnects as an administrator does, and connects again.
-    pub(crate) fn reconnect(&mut self, i: NodeId) {
+    pub(crate) fn reconnect(&mut self, peer: NodeId) {
         self.wait_for(
-            Caller::Reconnecting(i),
-            Waiting::Reconnect { peer: i, step: DisconnectStep::Plain, sent: false },
+            Caller::Reconnecting(peer),
+            Waiting::Reconnect { peer, step: DisconnectStep::Plain, sent: false },
         );
     }
 
-    pub(super) fn step_reconnect(&mut self, id: Caller, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
-        if !self.node.state.is_connected(i) {
+    pub(super) fn step_reconnect(&mut self, id: Caller, peer: NodeId, step: DisconnectStep, sent: bool) -> Progress {
+        if !self.node.state.is_connected(peer) {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
             return Progress::Left;
         }
-        let again = self.step_disconnect(id, i, step, sent);
-        self.come_back(i, again)
+        let again = self.step_disconnect(id, peer, step, sent);
+        self.come_back(peer, again)
     }
 
     /// Disconnected: connects. Or the next step towards it. If the peer does not let go, all stays as it is.
-    pub(super) fn come_back(&mut self, i: NodeId, again: Progress) -> Progress {
+    pub(super) fn come_back(&mut self, peer: NodeId, again: Progress) -> Progress {
         match again {
             Progress::Waits(Waiting::Disconnect { peer, step, sent }) => {
                 Progress::Waits(Waiting::Reconnect { peer, step, sent })
@@ -69,37 +69,37 @@ impl Resource {
                 Progress::Waits(Waiting::Parting { peer, then: AfterParting::Connect })
             }
             _ => {
-                if self.node.state.connection(i) == ConnectionState::StandAlone {
-                    self.leave_stand_alone(i, false, false);
+                if self.node.state.connection(peer) == ConnectionState::StandAlone {
+                    self.leave_stand_alone(peer, false, false);
                 }
                 Progress::Left
             }
         }
     }
 
-    pub(super) fn disconnect(&mut self, id: Caller, i: NodeId, force: bool) {
-        if self.node.state.connection(i) == ConnectionState::StandAlone {
+    pub(super) fn disconnect(&mut self, id: Caller, peer: NodeId, force: bool) {
+        if self.node.state.connection(peer) == ConnectionState::StandAlone {
             return self.end(Some(id), Ok(()));
         }
         let step = if force { DisconnectStep::Forced } else { DisconnectStep::Plain };
-        self.wait_for(id, Waiting::Disconnect { peer: i, step, sent: false });
+        self.wait_for(id, Waiting::Disconnect { peer, step, sent: false });
     }
 
-    pub(super) fn step_disconnect(&mut self, id: Caller, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
-        if self.node.state.connection(i) == ConnectionState::StandAlone {
+    pub(super) fn step_disconnect(&mut self, id: Caller, peer: NodeId, step: DisconnectStep, sent: bool) -> Progress {
+        if self.node.state.connection(peer) == ConnectionState::StandAlone {
             return Progress::Ended(Ok(()));
         }
         if sent {
-            return Progress::Waits(Waiting::Disconnect { peer: i, step, sent });
+            return Progress::Waits(Waiting::Disconnect { peer, step, sent });
         }
         if step == DisconnectStep::Forced {
-            return self.parts(i);
+            return self.parts(peer);
         }
-        let mut change = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
-        for d in self.node.devices.ids() {
+        let mut change = Change::from(Set::Connection(peer, ConnectionState::Disconnecting));
+        for volume in self.node.devices.ids() {
             match step {
-                DisconnectStep::OutdatePeer => change.push(Set::PeerDisk(i, d, DiskState::Outdated)),
-                DisconnectStep::OutdateSelf => change.push(Set::Disk(d, DiskState::Outdated)),
+                DisconnectStep::OutdatePeer => change.push(Set::PeerDisk(peer, volume, DiskState::Outdated)),
+                DisconnectStep::OutdateSelf => change.push(Set::Disk(volume, DiskState::Outdated)),
                 _ => {}
             }
         }
@@ -108,23 +108,23 @@ impl Resource {
         {
             // The handshake, or the step of another change, ends by itself or with the link.
             if code == Code::InTransientState {
-                return Progress::Waits(Waiting::Disconnect { peer: i, step, sent });
+                return Progress::Waits(Waiting::Disconnect { peer, step, sent });
             }
-            return match self.disconnect_result(i, step, Err(code)) {
+            return match self.disconnect_result(peer, step, Err(code)) {
                 // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
                 Progress::Waits(Waiting::Disconnect { step: next, .. })
                     if step == DisconnectStep::Plain || next == DisconnectStep::Forced =>
                 {
-                    self.step_disconnect(id, i, next, false)
+                    self.step_disconnect(id, peer, next, false)
                 }
                 result => result,
             };
         }
-        if !self.node.state.is_connected(i) {
-            return self.parts(i);
+        if !self.node.state.is_connected(peer) {
+            return self.parts(peer);
         }
-        let asked = self.ask(id, i, None, change);
-        Progress::Waits(Waiting::Disconnect { peer: i, step, sent: asked })
+        let asked = self.ask(id, peer, None, change);
+        Progress::Waits(Waiting::Disconnect { peer, step, sent: asked })
     }
 
     /// The link ends, and then the command goes on.
@@ -134,12 +134,12 @@ impl Resource {
     }
 
     /// The link to a peer has ended as commands wanted it: they go on.
-    pub(crate) fn has_parted(&mut self, i: NodeId) {
-        let parts = |p: &Pending| matches!(p.what, Waiting::Parting { peer, .. } if peer == i);
+    pub(crate) fn has_parted(&mut self, peer: NodeId) {
+        let parts = |p: &Pending| matches!(p.what, Waiting::Parting { peer: of, .. } if of == peer);
         while let Some(at) = self.pending.iter().position(parts) {
             let Pending { id, what, .. } = self.pending.remove(at);
             match what {
-                Waiting::Parting { then: AfterParting::Connect, .. } => self.leave_stand_alone(i, false, false),
+                Waiting::Parting { then: AfterParting::Connect, .. } => self.leave_stand_alone(peer, false, false),
                 Waiting::Parting { then: AfterParting::Down { force }, .. } => {
                     self.pending.insert(at, Pending::new(id, Waiting::Down { force, leave: Leave::WISH }));
                 }
@@ -148,27 +148,32 @@ impl Resource {
         }
     }
 
-    pub(super) fn disconnect_result(&mut self, i: NodeId, step: DisconnectStep, outcome: Result<(), Code>) -> Progress {
+    pub(super) fn disconnect_result(
+        &mut self,
+        peer: NodeId,
+        step: DisconnectStep,
+        outcome: Result<(), Code>,
+    ) -> Progress {
         if outcome.is_ok() {
-            return self.parts(i);
+            return self.parts(peer);
         }
         let code = outcome.err().unwrap_or(Code::Success);
-        if code == Code::FailedByPeer && !self.node.state.is_connected(i) {
+        if code == Code::FailedByPeer && !self.node.state.is_connected(peer) {
             // The link is lost: nobody is left to refuse.
-            return Progress::Waits(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false });
+            return Progress::Waits(Waiting::Disconnect { peer, step: DisconnectStep::Plain, sent: false });
         }
-        match crate::decide::rules::next_disconnect_step(step, code, self.node.state.connection(i)) {
+        match crate::decide::rules::next_disconnect_step(step, code, self.node.state.connection(peer)) {
             DisconnectStep::Done => Progress::Ended(Ok(())),
             DisconnectStep::Failed => Progress::Ended(Err(self.refusal(self.node.devices.first(), code))),
-            next => Progress::Waits(Waiting::Disconnect { peer: i, step: next, sent: false }),
+            next => Progress::Waits(Waiting::Disconnect { peer, step: next, sent: false }),
         }
     }
 }
 
 impl Node {
     /// Would a disconnect wait for the end of another change, as a handshake is?
-    pub(super) fn leaving_would_wait(&self, i: NodeId) -> bool {
-        let leaves = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
+    pub(super) fn leaving_would_wait(&self, peer: NodeId) -> bool {
+        let leaves = Change::from(Set::Connection(peer, ConnectionState::Disconnecting));
         self.would_be(&leaves, Kind::Wish).is_err_and(|refusal| refusal.code == Code::InTransientState)
     }
 }

@@ -19,100 +19,102 @@ use wire::{DiskState, UuidFlags};
 pub(crate) const KEEPS_BITMAP: u32 = 120;
 
 impl Resource {
-    pub(super) fn detach(&mut self, id: Caller, d: VolumeNr, force: bool) {
-        if self.node.devices[d].backing.is_none() {
+    pub(super) fn detach(&mut self, id: Caller, volume: VolumeNr, force: bool) {
+        if self.node.devices[volume].backing.is_none() {
             return self.end(Some(id), Ok(()));
         }
-        if self.node.devices[d].disk.attaching.is_some() {
+        if self.node.devices[volume].disk.attaching.is_some() {
             if !force {
                 let text = "the disk is just being attached: try again when that has ended";
                 return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
             }
-            self.attach_failed(d, 0, "detached before the attach had ended".to_owned());
+            self.attach_failed(volume, 0, "detached before the attach had ended".to_owned());
             return self.end(Some(id), Ok(()));
         }
         if force {
-            self.node.devices[d].lets_go(Leaving::AtOnce);
-            self.node.devices[d].disk.detach_commands.push(id);
-            self.took_place(Set::Disk(d, DiskState::Failed));
-            return self.pump_detach(d);
+            self.node.devices[volume].lets_go(Leaving::AtOnce);
+            self.node.devices[volume].disk.detach_commands.push(id);
+            self.took_place(Set::Disk(volume, DiskState::Failed));
+            return self.pump_detach(volume);
         }
-        self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
+        self.wait_for(id, Waiting::Detach { volume, step: GiveUp::Wish });
     }
 
     /// Does somebody wait for this disk to be let go of?
-    pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
-        let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
-        !self.node.devices[d].disk.detach_commands.is_empty()
+    pub(crate) fn detaches_by_command(&self, volume: VolumeNr) -> bool {
+        let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume: of, .. } if *of == volume);
+        !self.node.devices[volume].disk.detach_commands.is_empty()
             || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
-    pub(super) fn step_detach(&mut self, id: Caller, d: VolumeNr, step: GiveUp) -> Progress {
-        let at = |step| Progress::Waits(Waiting::Detach { volume: d, step });
+    pub(super) fn step_detach(&mut self, id: Caller, volume: VolumeNr, step: GiveUp) -> Progress {
+        let at = |step| Progress::Waits(Waiting::Detach { volume, step });
         if step == GiveUp::Sent {
             return at(step);
         }
-        if !self.node.devices[d].can_detach() {
+        if !self.node.devices[volume].can_detach() {
             return Progress::Ended(Ok(()));
         }
-        let change = Change::from(Set::Disk(d, DiskState::Failed));
-        if self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
+        let change = Change::from(Set::Disk(volume, DiskState::Failed));
+        if self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(volume) {
             return at(GiveUp::Draining);
         }
         match self.agree(id, &change) {
             Ok(true) => {
-                self.node.devices[d].disk.detach_commands.push(id);
+                self.node.devices[volume].disk.detach_commands.push(id);
                 Progress::Left
             }
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
-            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
         }
     }
 
-    pub(super) fn invalidate(&mut self, id: Caller, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
-        self.wait_for(id, Waiting::Invalidate { volume: d, remote, copied, step: GiveUp::Wish });
+    pub(super) fn invalidate(&mut self, id: Caller, volume: VolumeNr, remote: Option<NodeId>, copied: Copied) {
+        self.wait_for(id, Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish });
     }
 
     /// As `invalidate --reset-bitmap=no`, or `invalidate-remote`, but nobody waits for it.
-    pub(crate) fn copy_marked(&mut self, d: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(Caller::Copying(d), d, remote, Copied::Marked);
+    pub(crate) fn copy_marked(&mut self, volume: VolumeNr, remote: Option<NodeId>) {
+        self.invalidate(Caller::Copying(volume), volume, remote, Copied::Marked);
     }
 
     /// As `invalidate`, or `invalidate-remote`, but nobody waits for it.
-    pub(crate) fn copy_all(&mut self, d: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(Caller::Copying(d), d, remote, Copied::All);
+    pub(crate) fn copy_all(&mut self, volume: VolumeNr, remote: Option<NodeId>) {
+        self.invalidate(Caller::Copying(volume), volume, remote, Copied::All);
     }
 
     pub(super) fn step_invalidate(
         &mut self,
         id: Caller,
-        d: VolumeNr,
+        volume: VolumeNr,
         (remote, copied): (Option<NodeId>, Copied),
         step: GiveUp,
     ) -> Progress {
-        let at = |step| Progress::Waits(Waiting::Invalidate { volume: d, remote, copied, step });
+        let at = |step| Progress::Waits(Waiting::Invalidate { volume, remote, copied, step });
         if step == GiveUp::Sent {
             return at(step);
         }
-        if let Err(refusal) = self.has_disk(d) {
+        if let Err(refusal) = self.has_disk(volume) {
             return Progress::Ended(Err(refusal));
         }
-        let partner = remote.or_else(|| self.source_to_copy_from(d));
+        let partner = remote.or_else(|| self.source_to_copy_from(volume));
         if copied == Copied::Marked
             && let Err(refusal) = self.copies_marked(partner)
         {
             return Progress::Ended(Err(refusal));
         }
-        let alone = self.node.connections.ids().all(|i| self.node.state.connection(i) == ConnectionState::StandAlone);
+        let alone =
+            self.node.connections.ids().all(|peer| self.node.state.connection(peer) == ConnectionState::StandAlone);
         if alone && remote.is_some() == self.node.state.is_primary() {
-            partner.into_iter().for_each(|i| self.mark_all(i, d));
-            let bad =
-                remote.map_or(Set::Disk(d, DiskState::Inconsistent), |i| Set::PeerDisk(i, d, DiskState::Inconsistent));
-            return Progress::Ended(self.make(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code)));
+            partner.into_iter().for_each(|peer| self.mark_all(peer, volume));
+            let bad = remote.map_or(Set::Disk(volume, DiskState::Inconsistent), |peer| {
+                Set::PeerDisk(peer, volume, DiskState::Inconsistent)
+            });
+            return Progress::Ended(self.make(bad, Kind::Fact).map_err(|r| self.refusal(volume, r.code)));
         }
-        let Some(i) = partner else {
-            return Progress::Ended(Err(self.refusal(d, Code::NeedConnection)));
+        let Some(peer) = partner else {
+            return Progress::Ended(Err(self.refusal(volume, Code::NeedConnection)));
         };
         let starting = match (copied, remote) {
             (Copied::All, Some(_)) => Replication::StartingSyncS,
@@ -120,27 +122,27 @@ impl Resource {
             (Copied::Marked, Some(_)) => Replication::WFBitMapS,
             (Copied::Marked, None) => Replication::WFBitMapT,
         };
-        let change = Change::from(Set::Replication(i, d, starting));
+        let change = Change::from(Set::Replication(peer, volume, starting));
         if remote.is_none() && self.in_mesh9() && self.node.state.is_primary() {
             let text = "among several peers a Primary is not brought up to date: make it Secondary first";
             return Progress::Ended(Err(failure(Code::NotSupported.code(), text)));
         }
-        if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
+        if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(volume) {
             return at(GiveUp::Draining);
         }
         match self.agree(id, &change) {
             Ok(true) => Progress::Ended(Ok(())),
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
-            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
         }
     }
 
     /// Is this volume's own copy about to be given up, by a command here or of the peer? Then no write begins: it would
     /// rely on two copies.
-    pub(crate) fn gives_up_copy(&self, d: VolumeNr) -> bool {
-        let for_peer = |c: &Connection| c.asked_later.is_some_and(|(volume, _)| volume == d);
-        self.pending.iter().any(|p| p.what.gives_up(d)) || self.node.connections.values().any(for_peer)
+    pub(crate) fn gives_up_copy(&self, volume: VolumeNr) -> bool {
+        let for_peer = |c: &Connection| c.asked_later.is_some_and(|(of, _)| of == volume);
+        self.pending.iter().any(|p| p.what.gives_up(volume)) || self.node.connections.values().any(for_peer)
     }
 
     /// Has the peer all that was sent to it, for good? If not, it is asked to say so, by a barrier.
@@ -148,10 +150,10 @@ impl Resource {
     /// What is acknowledged is on the own disk and, with protocol C, in the cache of the peer's. Who gives up the own
     /// copy gives up the only one that survives the loss of the peer's power: first the other one must be as good. One
     /// that is not good itself stands for nothing.
-    pub(super) fn peer_has_all(&mut self, d: VolumeNr) -> bool {
-        let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
+    pub(super) fn peer_has_all(&mut self, volume: VolumeNr) -> bool {
+        let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == volume);
         let lacks = self.node.connections.values().any(|c| c.log.unconfirmed().any(|sent| of_volume(sent.request)));
-        let good = self.node.state.disk(d) == DiskState::UpToDate;
+        let good = self.node.state.disk(volume) == DiskState::UpToDate;
         if !lacks || !good {
             return true;
         }
@@ -162,59 +164,59 @@ impl Resource {
 
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
     /// generation (spec 12.7).
-    pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
-        if self.node.connections[i].speaks9() {
-            return self.starting_sync9(i, d);
+    pub(crate) fn starting_sync(&mut self, peer: NodeId, volume: VolumeNr) {
+        if self.node.connections[peer].speaks9() {
+            return self.starting_sync9(peer, volume);
         }
-        self.mark_all(i, d);
-        match self.node.state.replication(i, d) {
-            Replication::StartingSyncS => self.begin_as_source(i, d),
+        self.mark_all(peer, volume);
+        match self.node.state.replication(peer, volume) {
+            Replication::StartingSyncS => self.begin_as_source(peer, volume),
             Replication::StartingSyncT => {
-                self.enter_resync(i, Set::Replication(i, d, Replication::WFSyncUUID).into());
+                self.enter_resync(peer, Set::Replication(peer, volume, Replication::WFSyncUUID).into());
             }
             _ => {}
         }
     }
 
-    pub(super) fn outdate(&mut self, id: Caller, d: VolumeNr) {
-        if self.node.devices[d].disk.attaching.is_some() {
+    pub(super) fn outdate(&mut self, id: Caller, volume: VolumeNr) {
+        if self.node.devices[volume].disk.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
         }
-        let outdated = Set::Disk(d, DiskState::Outdated);
-        let result = self.make(outdated, Kind::Wish).map_err(|r| self.refusal(d, r.code));
+        let outdated = Set::Disk(volume, DiskState::Outdated);
+        let result = self.make(outdated, Kind::Wish).map_err(|r| self.refusal(volume, r.code));
         self.end(Some(id), result);
     }
 
     /// The bitmaps of all nodes count from the present generation, and what they counted from is history.
-    fn begin_by_command(&mut self, d: VolumeNr, partner: Option<NodeId>, (clear, skip): (bool, bool)) {
+    fn begin_by_command(&mut self, volume: VolumeNr, partner: Option<NodeId>, (clear, skip): (bool, bool)) {
         let fresh = self.draw_generation();
-        self.move_sets(d, |i, set| {
+        self.move_sets(volume, |peer, set| {
             set.retire_bitmap();
             set.start_generation(fresh);
-            if skip && i == partner {
+            if skip && peer == partner {
                 set.bitmap = Generation::NONE;
             }
         });
         if clear {
-            for i in self.node.connections.ids() {
-                if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i) {
+            for peer in self.node.connections.ids() {
+                if let Some((b, slot)) = self.node.devices[volume].bitmap_mut(peer) {
                     b.fill(slot, false);
                 }
             }
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
         }
     }
 
-    pub(super) fn new_current_uuid(&mut self, id: Caller, d: VolumeNr, clear_bitmap: bool) {
-        if let Err(refusal) = self.has_disk(d) {
+    pub(super) fn new_current_uuid(&mut self, id: Caller, volume: VolumeNr, clear_bitmap: bool) {
+        if let Err(refusal) = self.has_disk(volume) {
             return self.end(Some(id), Err(refusal));
         }
-        let (partner, view) = (self.partner(d), self.view(d));
-        let set = self.node.devices[d].uuids(partner);
+        let (partner, view) = (self.partner(volume), self.view(volume));
+        let set = self.node.devices[volume].uuids(partner);
         let skip = clear_bitmap
             && view.replication == Replication::Established
-            && partner.is_some_and(|i| self.node.connections[i].version() >= 90)
+            && partner.is_some_and(|peer| self.node.connections[peer].version() >= 90)
             && set.current == Generation::JUST_CREATED;
         let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&view.peer_disk);
         if skip && (attaching || view.disk < DiskState::Inconsistent) {
@@ -222,31 +224,32 @@ impl Resource {
             let text = "both nodes need their disks, and one of them is not attached: try again when it is";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        let alone = self.node.connections.ids().all(|i| self.node.state.connection(i) == ConnectionState::StandAlone);
+        let alone =
+            self.node.connections.ids().all(|peer| self.node.state.connection(peer) == ConnectionState::StandAlone);
         if !skip && !alone {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.node.connections[i].speaks9());
+        let in_9 = partner.filter(|_| skip).is_some_and(|peer| self.node.connections[peer].speaks9());
         if in_9 {
-            self.begin_equal9(d);
+            self.begin_equal9(volume);
         } else {
-            self.begin_by_command(d, partner, (clear_bitmap, skip));
+            self.begin_by_command(volume, partner, (clear_bitmap, skip));
         }
-        self.node.devices[d].seen.exposed = self.node.devices[d].uuids(partner).current;
-        if let Some(i) = partner.filter(|_| skip) {
-            self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
-            self.node.peer_has_our_generations(i, d);
-            let mut change = Change::from(Set::Disk(d, DiskState::UpToDate));
+        self.node.devices[volume].seen.exposed = self.node.devices[volume].uuids(partner).current;
+        if let Some(peer) = partner.filter(|_| skip) {
+            self.tell_uuids(volume, UuidFlags::SKIP_INITIAL_SYNC);
+            self.node.peer_has_our_generations(peer, volume);
+            let mut change = Change::from(Set::Disk(volume, DiskState::UpToDate));
             let here = |(_, pair): &(NodeId, &PairState)| {
                 pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
             };
-            let declared = self.node.state.pairs(d).filter(here).map(|(peer, _)| peer);
-            declared.for_each(|peer| change.push(Set::PeerDisk(peer, d, DiskState::UpToDate)));
+            let declared = self.node.state.pairs(volume).filter(here).map(|(peer, _)| peer);
+            declared.for_each(|peer| change.push(Set::PeerDisk(peer, volume, DiskState::UpToDate)));
             self.took_place(change);
             if view.peer_disk == DiskState::Diskless {
                 // The peer takes no generations, so nothing else tells it of this node's disk.
-                self.tell_state(d);
+                self.tell_state(volume);
             }
         }
         self.end(Some(id), Ok(()));
@@ -258,32 +261,34 @@ impl Node {
     ///
     /// # Errors
     /// One that is being attached is not there yet, one that is being let go of not any more.
-    pub(super) fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
-        let dev = &self.devices[d];
+    pub(super) fn has_disk(&self, volume: VolumeNr) -> Result<(), CommandError> {
+        let dev = &self.devices[volume];
         if dev.disk.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return Err(failure(Code::InTransientState.code(), text));
         }
-        if !self.usable(d) {
+        if !self.usable(volume) {
             return Err(failure(138, "the volume has no disk here: attach it first"));
         }
         Ok(())
     }
 
     /// The Primary, or another peer with a good copy.
-    fn source_to_copy_from(&self, d: VolumeNr) -> Option<NodeId> {
-        let good = |i: &NodeId| self.state.replicates(*i, d) && self.state.peer_disk(*i, d) == DiskState::UpToDate;
-        let partner = self.partner(d)?;
+    fn source_to_copy_from(&self, volume: VolumeNr) -> Option<NodeId> {
+        let good = |peer: &NodeId| {
+            self.state.replicates(*peer, volume) && self.state.peer_disk(*peer, volume) == DiskState::UpToDate
+        };
+        let partner = self.partner(volume)?;
         Some(partner).filter(good).or_else(|| self.connections.ids().find(good)).or(Some(partner))
     }
 
     /// What is marked can be copied without a new handshake in 9's dialect only.
     fn copies_marked(&self, partner: Option<NodeId>) -> Result<(), CommandError> {
-        let Some(i) = partner.filter(|i| self.state.is_connected(*i)) else {
+        let Some(peer) = partner.filter(|peer| self.state.is_connected(*peer)) else {
             let text = "with --reset-bitmap=no this needs a connection to the peer: connect first";
             return Err(failure(Code::NeedConnection.code(), text));
         };
-        if self.connections[i].version() < KEEPS_BITMAP {
+        if self.connections[peer].version() < KEEPS_BITMAP {
             let text = "this peer can only replace all of a volume: --reset-bitmap=no needs protocol version 120, of DRBD \
                         9's dialect; without it all is copied, and after a verify `disconnect` and `connect` copy what differs";
             return Err(failure(175, text));

@@ -153,10 +153,10 @@ pub(super) enum Progress {
 
 impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
-    pub(super) fn gives_up(&self, d: VolumeNr) -> bool {
+    pub(super) fn gives_up(&self, volume: VolumeNr) -> bool {
         match *self {
-            Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: None, .. } => {
-                volume == d && step != GiveUp::Wish
+            Waiting::Detach { volume: of, step } | Waiting::Invalidate { volume: of, step, remote: None, .. } => {
+                of == volume && step != GiveUp::Wish
             }
             _ => false,
         }

@@ -15,23 +15,23 @@ use wire::ResizeFlags;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Resource {
-    pub(super) fn resize(&mut self, id: Caller, d: VolumeNr, flags: ResizeFlags) {
+    pub(super) fn resize(&mut self, id: Caller, volume: VolumeNr, flags: ResizeFlags) {
         let nine = self.sizes_by_9();
-        let allowed = self.has_disk(d).and_then(|()| self.may_resize(d, flags, nine));
+        let allowed = self.has_disk(volume).and_then(|()| self.may_resize(volume, flags, nine));
         match allowed {
             Err(refusal) => self.end(Some(id), Err(refusal)),
             Ok(()) if nine => {
                 let until = self.node.now + PATIENCE;
-                self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, asked: false }));
+                self.wait_for(id, Waiting::Resize(Resizing { volume, flags, until, asked: false }));
             }
             Ok(()) => {
-                let size = sizes::usable(&self.size_limits(d));
-                if size < self.devices[d].size && self.devices[d].in_use() {
+                let size = sizes::usable(&self.size_limits(volume));
+                if size < self.devices[volume].size && self.devices[volume].in_use() {
                     return self.end(Some(id), Err(would_shrink_in_use()));
                 }
-                self.adopt_size(d, size, !flags.assume_clean);
-                if self.node.state.replicates_anywhere(d) {
-                    self.node.connections.ids().for_each(|i| self.send_sizes(i, d));
+                self.adopt_size(volume, size, !flags.assume_clean);
+                if self.node.state.replicates_anywhere(volume) {
+                    self.node.connections.ids().for_each(|peer| self.send_sizes(peer, volume));
                 }
                 self.end(Some(id), Ok(()));
             }
@@ -45,11 +45,11 @@ impl Resource {
             return if self.asks_for_size(id) { asked } else { self.resize_later(resizing) };
         }
         // Disks and peers may have come and gone meanwhile.
-        let d = resizing.volume;
-        if let Err(refusal) = self.has_disk(d).and_then(|()| self.may_resize(d, resizing.flags, true)) {
+        let volume = resizing.volume;
+        if let Err(refusal) = self.has_disk(volume).and_then(|()| self.may_resize(volume, resizing.flags, true)) {
             return Progress::Ended(Err(refusal));
         }
-        match self.ask_for_size(id, d, resizing.flags) {
+        match self.ask_for_size(id, volume, resizing.flags) {
             Some(result) => Progress::Ended(result),
             None if self.asks_for_size(id) => asked,
             None => self.resize_later(resizing),
@@ -70,20 +70,20 @@ impl Resource {
     }
 
     /// The size that the nodes agree on, by what those said that were reached.
-    pub(super) fn size_agreed(&self, d: VolumeNr, asked: &NewSize) -> Result<units::Sector, CommandError> {
-        let dev = &self.node.devices[d];
-        let away = self.away_with_disk(d, asked);
+    pub(super) fn size_agreed(&self, volume: VolumeNr, asked: &NewSize) -> Result<units::Sector, CommandError> {
+        let dev = &self.node.devices[volume];
+        let away = self.away_with_disk(volume, asked);
         let limits = sizes::Limits {
             peer: asked.most_of_peers(),
             known: if away.is_empty() { sizes::Known::All } else { sizes::Known::NotAll },
             user: asked.user(),
             assume_peer_has_space: asked.flags().forced,
-            ..self.size_limits(d)
+            ..self.size_limits(volume)
         };
         let size = sizes::usable(&limits);
         let wanted = if limits.user.0 == 0 { limits.own } else { limits.user.min(limits.own) };
         if size < dev.size {
-            return self.may_shrink(d, &limits).map(|()| size);
+            return self.may_shrink(volume, &limits).map(|()| size);
         }
         if size > dev.size || wanted <= size {
             return Ok(size);
@@ -105,13 +105,13 @@ impl Resource {
 }
 
 impl Node {
-    fn may_resize(&self, d: VolumeNr, flags: ResizeFlags, nine: bool) -> Result<(), CommandError> {
+    fn may_resize(&self, volume: VolumeNr, flags: ResizeFlags, nine: bool) -> Result<(), CommandError> {
         if flags.forced && !nine {
             let text = "the peer says itself how large its device is: let that grow first, and resize while connected";
             return Err(failure(Code::NotSupported.code(), text));
         }
         let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
-        let may = sizes::may_resize(!self.usable(d), self.state.copies(d), oldest, flags.assume_clean);
+        let may = sizes::may_resize(!self.usable(volume), self.state.copies(volume), oldest, flags.assume_clean);
         may.map_err(|reason| match reason {
             Reason::ResizeDuringResync => failure(130, "a resync is running: resize when it has ended"),
             other => failure(153, other.to_string()),
@@ -127,18 +127,18 @@ impl Node {
     }
 
     /// The nodes do not agree on a size, for this reason.
-    pub(super) fn resize_failed(&self, d: VolumeNr, code: Code) -> CommandError {
+    pub(super) fn resize_failed(&self, volume: VolumeNr, code: Code) -> CommandError {
         match code {
             Code::FailedByPeer => failure(code.code(), "a peer refuses to change the size; its log says why"),
-            other => self.refusal(d, other),
+            other => self.refusal(volume, other),
         }
     }
 
-    fn may_shrink(&self, d: VolumeNr, limits: &sizes::Limits) -> Result<(), CommandError> {
+    fn may_shrink(&self, volume: VolumeNr, limits: &sizes::Limits) -> Result<(), CommandError> {
         if limits.user.0 == 0 {
             return Err(failure(170, "the device would shrink: say to which size (--size)"));
         }
-        if self.devices[d].in_use() {
+        if self.devices[volume].in_use() {
             return Err(would_shrink_in_use());
         }
         Ok(())

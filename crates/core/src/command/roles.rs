@@ -29,13 +29,15 @@ impl Resource {
             return Progress::Ended(Err(failure(Code::TwoPrimaries.code(), text)));
         }
         // What a lost peer wrote and is still on its way to a disk would change under the applications.
-        if self.node.devices.values().any(|d| d.disk.attaching.is_some()) || self.peers_work_lingers() {
+        if self.node.devices.values().any(|dev| dev.disk.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
         }
         let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
-        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.node.state.disk(*d)) && !self.is_untouched(*d);
-        if let Some(d) = self.node.devices.ids().find(lacks) {
-            let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(d) };
+        let lacks = |volume: &VolumeNr| {
+            self.lacks_own_copy9(*volume) && bad(self.node.state.disk(*volume)) && !self.is_untouched(*volume)
+        };
+        if let Some(volume) = self.node.devices.ids().find(lacks) {
+            let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(volume) };
             return self.promotion_result(promotion, Err(refusal));
         }
         if self.is_target9() {
@@ -61,16 +63,19 @@ impl Resource {
     /// What a promotion asks for as things are.
     fn rise(&self, promotion: &Promotion) -> Change {
         let mut change = Change::from(Set::Role(Role::Primary));
-        for d in self.node.devices.ids() {
-            let rise = promotion.request(self.node.state.disk(d));
-            if self.is_untouched(d) {
-                change.push(Set::Unused(d));
+        for volume in self.node.devices.ids() {
+            let rise = promotion.request(self.node.state.disk(volume));
+            if self.is_untouched(volume) {
+                change.push(Set::Unused(volume));
             }
-            rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(d, disk)));
-            for (i, pair) in self.node.state.pairs(d) {
+            rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(volume, disk)));
+            for (peer, pair) in self.node.state.pairs(volume) {
                 // A peer that is there says itself what its disk is.
                 let away = pair.replication == Replication::Off;
-                rise.peer_disk.filter(|_| away).into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
+                rise.peer_disk
+                    .filter(|_| away)
+                    .into_iter()
+                    .for_each(|disk| change.push(Set::PeerDisk(peer, volume, disk)));
             }
         }
         change
@@ -109,16 +114,17 @@ impl Resource {
 
     /// Has the peers fenced that are out of reach. Without a handler the answer is there already.
     fn fence_for_promotion(&mut self, promotion: Promotion, code: Code, volume: VolumeNr) -> Progress {
-        let mut away: Vec<_> = self.node.connections.ids().filter(|i| !self.node.state.is_connected(*i)).collect();
+        let mut away: Vec<_> =
+            self.node.connections.ids().filter(|peer| !self.node.state.is_connected(*peer)).collect();
         if away.is_empty() {
             away.extend(self.node.connections.ids());
         }
         let mut waits = NodeMask::default();
         let mut fenced = true;
-        for i in away {
-            match self.fence(i) {
+        for peer in away {
+            match self.fence(peer) {
                 Some(result) => fenced &= result,
-                None => waits.insert(i),
+                None => waits.insert(peer),
             }
         }
         if waits.is_empty() {
@@ -135,9 +141,9 @@ impl Resource {
     }
 
     /// `fence-peer` has its result.
-    pub(crate) fn fencing_ended(&mut self, i: NodeId, result: bool) {
+    pub(crate) fn fencing_ended(&mut self, peer: NodeId, result: bool) {
         let of_peer = |p: &Pending| match p.what {
-            Waiting::Promote { stage: Stage::Fence { waits, .. }, .. } => waits.contains(i),
+            Waiting::Promote { stage: Stage::Fence { waits, .. }, .. } => waits.contains(peer),
             _ => false,
         };
         let all = std::mem::take(&mut self.pending);
@@ -146,7 +152,7 @@ impl Resource {
         for Pending { id, what, .. } in waiting {
             let Waiting::Promote { promotion, stage } = what else { continue };
             let Stage::Fence { code, volume, mut waits, fenced } = stage else { continue };
-            waits.remove(i);
+            waits.remove(peer);
             let fenced = fenced && result;
             let next = if waits.is_empty() {
                 self.promotion_fenced(promotion, fenced, code, volume)
@@ -161,37 +167,37 @@ impl Resource {
     /// This node has become Primary, with these volumes by force.
     pub(super) fn promoted(&mut self, forced: &[VolumeNr]) {
         self.node.connections.values_mut().for_each(|c| c.discard_my_data = false);
-        for d in self.node.devices.ids() {
-            let view = self.view(d);
+        for volume in self.node.devices.ids() {
+            let view = self.view(volume);
             let connected = view.is_together();
-            let promoted = roles::promoted(forced.contains(&d), connected, view.disk, view.peer_disk);
+            let promoted = roles::promoted(forced.contains(&volume), connected, view.disk, view.peer_disk);
             // With 9's dialect it begins with the first write; of what has no data, with the data.
-            let later = self.node.state.volumes[d].unused
-                || self.node.devices[d].due.first_write.is_due() && !forced.contains(&d);
-            if forced.contains(&d) && self.has_peers_of_9() {
-                self.begin_forced9(d);
+            let later = self.node.state.volumes[volume].unused
+                || self.node.devices[volume].due.first_write.is_due() && !forced.contains(&volume);
+            if forced.contains(&volume) && self.has_peers_of_9() {
+                self.begin_forced9(volume);
             } else if promoted.new_generation && !later {
-                self.new_generation(d);
+                self.new_generation(volume);
             } else {
-                self.note_role_in_generation(d);
+                self.note_role_in_generation(volume);
             }
             if promoted.send_uuids {
-                self.tell_uuids(d, UuidFlags::NONE);
+                self.tell_uuids(volume, UuidFlags::NONE);
             }
             if connected {
-                self.tell_state(d);
+                self.tell_state(volume);
             }
-            self.md_changed(d);
+            self.md_changed(volume);
         }
     }
 
-    fn note_role_in_generation(&mut self, d: VolumeNr) {
+    fn note_role_in_generation(&mut self, volume: VolumeNr) {
         let primary = self.node.state.is_primary();
         // In 9's dialect the bit says who began the generation, not who is Primary by now.
         if primary && self.has_peers_of_9() {
             return;
         }
-        if let Some(b) = &mut self.node.devices[d].backing
+        if let Some(b) = &mut self.node.devices[volume].backing
             && b.md.current != Generation::JUST_CREATED
         {
             b.md.current = b.md.current.with_primary_bit(primary);
@@ -206,9 +212,9 @@ impl Resource {
             return Progress::Ended(Ok(()));
         }
         if force {
-            self.node.devices.values_mut().for_each(|d| d.openers = crate::Openers::default());
+            self.node.devices.values_mut().for_each(|dev| dev.openers = crate::Openers::default());
         }
-        if self.node.devices.values().any(|d| d.openers.writers + d.openers.readers > 0) {
+        if self.node.devices.values().any(|dev| dev.openers.writers + dev.openers.readers > 0) {
             let text = "the device is in use: close it (umount, stop the VM, disconnect NBD clients) and try again";
             return Progress::Ended(Err(failure(Code::DeviceInUse.code(), text)));
         }
@@ -241,8 +247,8 @@ impl Resource {
         match outcome {
             Ok(()) => Progress::Ended(Ok(())),
             Err(refusal) => {
-                let d = refusal.volume.unwrap_or(self.node.devices.first());
-                Progress::Ended(Err(self.refusal(d, refusal.code)))
+                let volume = refusal.volume.unwrap_or(self.node.devices.first());
+                Progress::Ended(Err(self.refusal(volume, refusal.code)))
             }
         }
     }
@@ -251,17 +257,17 @@ impl Resource {
     pub(super) fn has_become_secondary(&mut self) {
         self.say_who_has_what();
         self.tell_demotion();
-        self.node.devices.ids().for_each(|d| self.demoted(d));
+        self.node.devices.ids().for_each(|volume| self.demoted(volume));
     }
 
-    fn demoted(&mut self, d: VolumeNr) {
-        self.reads_outlive_role(d);
-        self.refuse_waiting(d);
-        self.note_role_in_generation(d);
-        if self.node.state.replicates_anywhere(d) {
-            self.tell_state(d);
+    fn demoted(&mut self, volume: VolumeNr) {
+        self.reads_outlive_role(volume);
+        self.refuse_waiting(volume);
+        self.note_role_in_generation(volume);
+        if self.node.state.replicates_anywhere(volume) {
+            self.tell_state(volume);
         }
-        self.md_changed(d);
+        self.md_changed(volume);
     }
 }
 
@@ -270,7 +276,7 @@ impl Node {
     /// that is not, perhaps for that reason alone? It may be Primary, or be promoted, without meeting this node.
     fn apart_with_two_primaries(&self) -> Option<String> {
         let two = self.connections.members().len() > 1 && self.connections.values().any(|c| c.cfg.two_primaries);
-        let (_, apart) = self.connections.iter().find(|(i, _)| two && !self.state.is_connected(*i))?;
+        let (_, apart) = self.connections.iter().find(|(peer, _)| two && !self.state.is_connected(*peer))?;
         let (name, resource) = (&apart.cfg.peer_name, &self.cfg.name);
         Some(format!(
             "{name} is not connected: with allow-two-primaries one of several peers is at a time as yet, and {name} \
@@ -280,6 +286,6 @@ impl Node {
 
     /// Volumes whose users are going to see data that was not known to be good.
     fn forced_volumes(&self, promotion: &Promotion) -> Vec<VolumeNr> {
-        self.devices.ids().filter(|d| promotion.forces(self.state.disk(*d))).collect()
+        self.devices.ids().filter(|volume| promotion.forces(self.state.disk(*volume))).collect()
     }
 }

@@ -69,8 +69,8 @@ impl TransactionSlot {
     }
 
     /// The one that this peer was asked for is over.
-    pub(super) fn take_request(&mut self, i: NodeId) -> Option<Agreement> {
-        let ours = |t: &mut Transaction| matches!(t, Transaction::Request(asked) if asked.participant == i);
+    pub(super) fn take_request(&mut self, peer: NodeId) -> Option<Agreement> {
+        let ours = |t: &mut Transaction| matches!(t, Transaction::Request(asked) if asked.participant == peer);
         match self.0.take_if(ours) {
             Some(Transaction::Request(asked)) => Some(asked),
             _ => None,

@@ -96,57 +96,57 @@ impl Resource {
         }
         let request = two.request();
         let (volume, asks, connects) = (two.volume, two.waits_for, two.connects);
-        for i in asks {
-            self.send(i, Socket::Data, volume, request.clone());
-            self.send_ping(i);
+        for peer in asks {
+            self.send(peer, Socket::Data, volume, request.clone());
+            self.send_ping(peer);
         }
-        connects.into_iter().for_each(|i| self.send_attempt(i));
+        connects.into_iter().for_each(|peer| self.send_attempt(peer));
     }
 
     /// A peer is there.
-    pub(crate) fn answered_for_transaction(&mut self, i: NodeId) {
+    pub(crate) fn answered_for_transaction(&mut self, peer: NodeId) {
         let Some(two) = self.transaction.two_phase_mut() else { return };
         let Part::Initiator { stage: Stage::Pinging(waits), .. } = &mut two.part else { return };
-        waits.settle(i, |ping| self.node.connections[i].pings.has_answered(ping));
+        waits.settle(peer, |ping| self.node.connections[peer].pings.has_answered(ping));
         if waits.is_empty() {
             self.send_prepare();
         }
     }
 
     /// The node with the lower id connects the two.
-    pub(crate) fn begin_connect(&mut self, i: NodeId) {
+    pub(crate) fn begin_connect(&mut self, peer: NodeId) {
         // Another one may have been connected since this one has shown who it is.
-        if self.refuse_beside_other(i) {
+        if self.refuse_beside_other(peer) {
             return;
         }
-        let change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        let change = Change::from(Set::Connection(peer, ConnectionState::Connected));
         let asked = StateChange {
             conn: Some(ConnState::WFReportParams),
             role: Some(self.node.state.role),
             ..StateChange::default()
         };
         let matter = Matter::State { asked, change };
-        if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), VolumeNr::NONE, matter) {
-            self.node.connections[i].connect_later(SOON, self.node.now);
+        if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(peer), VolumeNr::NONE, matter) {
+            self.node.connections[peer].connect_later(SOON, self.node.now);
         }
     }
 
     /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
     /// to connect that the ways of their packets may be too long for all of them: they leave each other the more room
     /// the more often that happens.
-    fn connect_soon(&mut self, i: NodeId) {
+    fn connect_soon(&mut self, peer: NodeId) {
         let peers = self.node.connections.members().len();
-        let collisions = self.node.connections[i].nine_mut().map_or(0, |nine| {
+        let collisions = self.node.connections[peer].nine_mut().map_or(0, |nine| {
             nine.collisions += 1;
             nine.collisions
         });
         let doubled = if peers > 2 { collisions.min(MOST_DOUBLED) } else { 0 };
         let turns = if peers > 1 { self.rng.next_u64() % (5 << doubled) } else { 0 };
-        self.node.connections[i].connect_later(Duration(SOON.0 * (1 + turns)), self.node.now);
+        self.node.connections[peer].connect_later(Duration(SOON.0 * (1 + turns)), self.node.now);
     }
 
     /// P_TWOPC_YES, P_TWOPC_NO, P_TWOPC_RETRY.
-    pub(crate) fn vote_received(&mut self, i: NodeId, packet: &Packet) {
+    pub(crate) fn vote_received(&mut self, peer: NodeId, packet: &Packet) {
         let (answer, vote) = match packet {
             Packet::TwopcYes(vote) => (Answer::Yes, vote),
             Packet::TwopcNo(vote) => (Answer::No, vote),
@@ -154,24 +154,29 @@ impl Resource {
             _ => return,
         };
         // Who is not connected is asked by nobody but the initiator that wants to connect to it.
-        let asks = |two: &TwoPhase| two.is(vote.tid, vote.initiator) && two.connects == Some(i);
+        let asks = |two: &TwoPhase| two.is(vote.tid, vote.initiator) && two.connects == Some(peer);
         let ended = vote.initiator == self.node.cfg.node && !self.takes_part_in(vote.tid, vote.initiator);
-        let asked = self.node.state.connection(i) != ConnectionState::Connecting
+        let asked = self.node.state.connection(peer) != ConnectionState::Connecting
             || ended
             || self.transaction.two_phase().is_some_and(asks);
         if !asked {
             // Two nodes at one address have come to this one at once: a stream of each is taken for those of one.
             let text = "an answer to what the peer was not asked: this stream is another node's at the same address";
-            return self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::StreamOfAnotherNode, text.to_owned());
+            return self.out.drop_link(
+                peer,
+                ConnectionState::NetworkFailure,
+                Topic::StreamOfAnotherNode,
+                text.to_owned(),
+            );
         }
         let Some(two) = self.transaction.two_phase_mut().filter(|two| two.is(vote.tid, vote.initiator)) else { return };
-        if !two.waits_for.contains(i) {
+        if !two.waits_for.contains(peer) {
             return;
         }
-        two.waits_for.remove(i);
+        two.waits_for.remove(peer);
         two.answer = two.answer.max(answer);
         if answer == Answer::Yes {
-            let of_target = two.is_ours() && two.head.target == Some(i);
+            let of_target = two.is_ours() && two.head.target == Some(peer);
             let reached = vote.reachable_nodes.nodes();
             if of_target {
                 two.masks.target_reachable = two.masks.target_reachable.or(reached);
@@ -181,10 +186,10 @@ impl Resource {
             two.masks.primary = two.masks.primary.or(vote.primary_nodes.nodes());
             match &mut two.matter {
                 Matter::State { .. } => two.masks.weak.0 |= vote.weak_nodes().0,
-                Matter::Size(size) => size.note_most(i, vote.max_size()),
+                Matter::Size(size) => size.note_most(peer, vote.max_size()),
             }
         }
-        self.wait_for_reasons(i, answer);
+        self.wait_for_reasons(peer, answer);
         self.transaction_went_on();
     }
 
@@ -193,20 +198,20 @@ impl Resource {
     }
 
     /// Who does not want to be connected says so on the one stream, and what this node can tell by why on the other.
-    fn wait_for_reasons(&mut self, i: NodeId, answer: Answer) {
-        let until = self.node.now + self.node.connections[i].cfg.ping_timeout;
+    fn wait_for_reasons(&mut self, peer: NodeId, answer: Answer) {
+        let until = self.node.now + self.node.connections[peer].cfg.ping_timeout;
         if let Some(two) = self.transaction.two_phase_mut()
             && answer == Answer::No
             && two.is_ours()
-            && two.connects == Some(i)
+            && two.connects == Some(peer)
         {
             two.until = two.until.min(until);
         }
     }
 
     /// The handshake that a transaction is about has come further.
-    pub(crate) fn handshake_went_on(&mut self, i: NodeId) {
-        if self.transaction.two_phase().is_some_and(|two| two.connects == Some(i)) {
+    pub(crate) fn handshake_went_on(&mut self, peer: NodeId) {
+        if self.transaction.two_phase().is_some_and(|two| two.connects == Some(peer)) {
             self.transaction_went_on();
         }
     }
@@ -215,7 +220,7 @@ impl Resource {
     fn transaction_went_on(&mut self) {
         let Some(two) = self.transaction.two_phase() else { return };
         let verdict = match two.connects {
-            Some(i) => self.node.connections[i].verdict(),
+            Some(peer) => self.node.connections[peer].verdict(),
             None => Verdict::Connect,
         };
         let all = two.waits_for.is_empty();
@@ -258,7 +263,9 @@ impl Resource {
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
             Part::Initiator { origin: Origin::Connect | Origin::Settle, .. } => Ok(()),
-            Part::Initiator { origin: Origin::Attach(d), .. } if self.node.devices[*d].asks_to_attach() => Ok(()),
+            Part::Initiator { origin: Origin::Attach(volume), .. } if self.node.devices[*volume].asks_to_attach() => {
+                Ok(())
+            }
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
             _ => self.would_be(&two.change(), Kind::Wish).map(drop),
         };
@@ -290,8 +297,8 @@ impl Resource {
             self.carry_out_own(&two);
             self.end_links();
         }
-        for i in all {
-            self.send(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
+        for peer in all {
+            self.send(peer, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
         }
         if !before {
             self.carry_out_own(&two);
@@ -316,11 +323,11 @@ impl Resource {
         if self.out_of_reach(primaries).is_empty() || self.neighbours9().is_empty() && !parts {
             return;
         }
-        for d in self.node.devices.ids() {
-            if matches!(self.node.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
+        for volume in self.node.devices.ids() {
+            if matches!(self.node.state.disk(volume), DiskState::Consistent | DiskState::UpToDate) {
                 let text = "a node is Primary that this one does not reach: this disk is outdated";
-                self.out.note(Severity::Warning, Some(d), None, Topic::PrimaryOutOfReach, text);
-                self.took_place(Set::Disk(d, DiskState::Outdated));
+                self.out.note(Severity::Warning, Some(volume), None, Topic::PrimaryOutOfReach, text);
+                self.took_place(Set::Disk(volume, DiskState::Outdated));
             }
         }
     }
@@ -329,13 +336,13 @@ impl Resource {
     fn carry_out_own(&mut self, two: &TwoPhase) {
         let Part::Initiator { origin, .. } = two.part else { return };
         match origin {
-            Origin::Connect => two.connects.into_iter().for_each(|i| self.carry_out_attempt(i)),
-            Origin::Attach(d) => self.attach_agreed(d),
+            Origin::Connect => two.connects.into_iter().for_each(|peer| self.carry_out_attempt(peer)),
+            Origin::Attach(volume) => self.attach_agreed(volume),
             Origin::Resize(_) | Origin::Settle => {}
             Origin::Command(id) => {
                 let outcome = self.commit_for_command(id, two);
-                let i = two.head.target.or_else(|| self.node.connections.ids().next());
-                i.into_iter().for_each(|i| self.answered(i, id, outcome));
+                let peer = two.head.target.or_else(|| self.node.connections.ids().next());
+                peer.into_iter().for_each(|peer| self.answered(peer, id, outcome));
             }
         }
     }
@@ -361,13 +368,13 @@ impl Resource {
         let Some(two) = self.call_off() else { return };
         let Part::Initiator { origin, .. } = two.part else { return };
         match origin {
-            Origin::Connect => two.connects.into_iter().for_each(|i| self.connect_failed(i, code)),
-            Origin::Attach(d) => self.attach_not_agreed(d, two.answer == Answer::No),
+            Origin::Connect => two.connects.into_iter().for_each(|peer| self.connect_failed(peer, code)),
+            Origin::Attach(volume) => self.attach_not_agreed(volume, two.answer == Answer::No),
             Origin::Resize(id) => self.resize_answered(id, Err(self.resize_failed(two.volume, code))),
             Origin::Settle => self.settle_again(),
             Origin::Command(id) => {
-                let i = two.head.target.or_else(|| self.node.connections.ids().next());
-                i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
+                let peer = two.head.target.or_else(|| self.node.connections.ids().next());
+                peer.into_iter().for_each(|peer| self.answered(peer, id, Err(Refusal { code, volume: None })));
             }
         }
     }
@@ -377,44 +384,46 @@ impl Resource {
         let two = self.transaction.take_two_phase()?;
         let (all, head) = self.told_of(&two);
         let abort = Decision::abort(head);
-        for i in all {
-            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+        for peer in all {
+            self.send(peer, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
         Some(two)
     }
 
     /// What follows a transaction that did not connect the nodes (4.3).
-    fn connect_failed(&mut self, i: NodeId, code: Code) {
-        if self.node.connections[i].link.is_none() {
+    fn connect_failed(&mut self, peer: NodeId, code: Code) {
+        if self.node.connections[peer].link.is_none() {
             return;
         }
-        let verdict = self.node.connections[i].verdict();
-        self.forget_attempt(i);
+        let verdict = self.node.connections[peer].verdict();
+        self.forget_attempt(peer);
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
-                self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.out.give_up(i, reason, reason.to_string());
+                self.send_connection(peer, Socket::Data, Packet::Disconnect);
+                self.out.give_up(peer, reason, reason.to_string());
             }
-            (Verdict::Retry(_), _) => self.node.connections[i].connect_later(LATER, self.node.now),
-            (_, Code::ConcurrentStateChange) => self.connect_soon(i),
-            (_, Code::FailedByPeer) if self.node.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
-                self.node.connections[i].connect_later(LATER, self.node.now);
+            (Verdict::Retry(_), _) => self.node.connections[peer].connect_later(LATER, self.node.now),
+            (_, Code::ConcurrentStateChange) => self.connect_soon(peer),
+            (_, Code::FailedByPeer)
+                if self.node.connections[peer].cfg.rr_conflict == crate::RrConflict::RetryConnect =>
+            {
+                self.node.connections[peer].connect_later(LATER, self.node.now);
             }
             _ => {
-                self.send_connection(i, Socket::Data, Packet::Disconnect);
-                self.out.give_up(i, Topic::ConnectRefused, "the peer refuses to be connected".to_owned());
+                self.send_connection(peer, Socket::Data, Packet::Disconnect);
+                self.out.give_up(peer, Topic::ConnectRefused, "the peer refuses to be connected".to_owned());
             }
         }
     }
 
     /// A link went down.
-    pub(super) fn peer_gone_for_transaction(&mut self, i: NodeId) {
+    pub(super) fn peer_gone_for_transaction(&mut self, peer: NodeId) {
         let Some(two) = self.transaction.two_phase_mut() else { return };
-        let target = two.head.target == Some(i);
+        let target = two.head.target == Some(peer);
         match &mut two.part {
             // What is known of a Primary that is lost since, others would believe.
-            Part::Initiator { .. } if two.waits_for.contains(i) || two.masks.primary.contains(i) || target => {
-                two.waits_for.remove(i);
+            Part::Initiator { .. } if two.waits_for.contains(peer) || two.masks.primary.contains(peer) || target => {
+                two.waits_for.remove(peer);
                 // As long as others are there it is worth another try; a size may be changed without them, and who is
                 // to be connected has not refused.
                 let resizes = matches!(two.matter, Matter::Size(_));
@@ -424,12 +433,12 @@ impl Resource {
             }
             Part::Initiator { .. } => {}
             Part::Participant { parents, .. } => {
-                parents.remove(i);
+                parents.remove(peer);
                 if parents.is_empty() {
                     return self.abandon_theirs();
                 }
-                if two.waits_for.contains(i) || two.masks.primary.contains(i) {
-                    two.waits_for.remove(i);
+                if two.waits_for.contains(peer) || two.masks.primary.contains(peer) {
+                    two.waits_for.remove(peer);
                     two.answer = Answer::Retry;
                     if let Part::Participant { answered: None, .. } = two.part {
                         self.answer_transaction(Answer::Retry);
@@ -455,7 +464,7 @@ impl Resource {
             return self.give_up_transaction(code);
         }
         let connects = self.transaction.take_two_phase().and_then(|two| two.connects);
-        connects.into_iter().for_each(|i| self.forget_attempt(i));
+        connects.into_iter().for_each(|peer| self.forget_attempt(peer));
     }
 
     /// A transaction has lasted too long: whose answer has it waited for?
@@ -480,7 +489,7 @@ impl Resource {
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
     pub(super) fn agree_in_two_phases(&mut self, id: Caller, change: &Change) -> Result<bool, Refusal> {
         let asks = |set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed) | Set::Replication(..));
-        let copies = |set| if let Set::Replication(i, _, r) = set { self.may_copy(i, r) } else { true };
+        let copies = |set| if let Set::Replication(peer, _, r) = set { self.may_copy(peer, r) } else { true };
         if !change.sets().all(copies) {
             return Err(Refusal { code: Code::NotSupported, volume: None });
         }
@@ -506,17 +515,17 @@ impl Resource {
     }
 
     /// Asks all whether a disk may come into use. False: another transaction is under way.
-    pub(crate) fn ask_to_attach(&mut self, d: VolumeNr) -> bool {
-        let change = Change::from(Set::Disk(d, DiskState::Negotiating));
+    pub(crate) fn ask_to_attach(&mut self, volume: VolumeNr) -> bool {
+        let change = Change::from(Set::Disk(volume, DiskState::Negotiating));
         let asked = StateChange { disk: Some(DiskState::Negotiating), ..StateChange::default() };
-        self.begin_two_phase(Origin::Attach(d), None, d, Matter::State { asked, change })
+        self.begin_two_phase(Origin::Attach(volume), None, volume, Matter::State { asked, change })
     }
 }
 
 impl Node {
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
-        self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
+        self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect()
     }
 
     /// What this node contributes to a transaction of its own.
@@ -537,7 +546,8 @@ impl Node {
 
     /// A Primary's: who does not get what it writes, if good data of some volume is within reach.
     fn weak_beside(&self, reachable: NodeMask) -> WireMask {
-        let good = |d| self.state.disk(d) == DiskState::UpToDate || self.state.good_peers(d).next().is_some();
+        let good =
+            |volume| self.state.disk(volume) == DiskState::UpToDate || self.state.good_peers(volume).next().is_some();
         if self.devices.ids().any(good) { WireMask::all_but(reachable) } else { WireMask::NONE }
     }
 
@@ -549,18 +559,20 @@ impl Node {
 
     /// Is some disk about to be there? What would be said of it now is about to be wrong.
     fn opens_disks(&self) -> bool {
-        self.devices.ids().any(|d| self.devices[d].is_opening())
+        self.devices.ids().any(|volume| self.devices[volume].is_opening())
     }
 
     /// Those of these nodes that this one is not connected to.
     fn out_of_reach(&self, nodes: NodeMask) -> NodeMask {
-        nodes.without(self.connected().map(|(i, _)| i).collect()).without(NodeMask::of(self.cfg.node))
+        nodes.without(self.connected().map(|(peer, _)| peer).collect()).without(NodeMask::of(self.cfg.node))
     }
 
     /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
-    pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
-        let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
-        self.connected().any(|(i, c)| c.speaks9() && concerned(i))
+    pub(crate) fn attach_needs_consent(&self, volume: VolumeNr) -> bool {
+        let concerned = |peer: NodeId| {
+            self.state.replicates(peer, volume) && self.state.peer_disk(peer, volume) > DiskState::Diskless
+        };
+        self.connected().any(|(peer, c)| c.speaks9() && concerned(peer))
     }
 }
 
@@ -571,13 +583,13 @@ fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
     for set in change.sets() {
         match set {
             Set::Role(role) => asked.role = Some(role),
-            Set::Disk(d, DiskState::Failed) => (asked.disk, volume) = (Some(DiskState::Detaching), d),
+            Set::Disk(of, DiskState::Failed) => (asked.disk, volume) = (Some(DiskState::Detaching), of),
             Set::Disk(_, disk) => asked.disk = Some(disk),
-            Set::Connection(i, ConnectionState::Disconnecting) => {
-                (target, asked.conn) = (Some(i), Some(ConnState::Disconnecting));
+            Set::Connection(peer, ConnectionState::Disconnecting) => {
+                (target, asked.conn) = (Some(peer), Some(ConnState::Disconnecting));
             }
-            Set::Replication(i, d, replication) => {
-                (target, volume) = (Some(i), d);
+            Set::Replication(peer, of, replication) => {
+                (target, volume) = (Some(peer), of);
                 asked.conn = Some(dialect84::conn_state(ConnectionState::Connected, replication));
             }
             Set::PeerDisk(_, _, DiskState::Outdated) => asked.pdsk = Some(DiskState::Outdated),

@@ -331,8 +331,8 @@ impl State {
     /// Connected peers that are Primary.
     #[must_use]
     pub fn primary_peers(&self) -> NodeMask {
-        let primary = |(i, peer): &(NodeId, &PeerState)| self.is_connected(*i) && peer.role() == Role::Primary;
-        self.peers.iter().filter(primary).map(|(i, _)| i).collect()
+        let primary = |(peer, state): &(NodeId, &PeerState)| self.is_connected(*peer) && state.role() == Role::Primary;
+        self.peers.iter().filter(primary).map(|(peer, _)| peer).collect()
     }
 
     /// Is one of the two nodes Primary, as far as this volume says?

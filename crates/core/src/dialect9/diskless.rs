@@ -13,52 +13,52 @@ use units::{Generation, NodeId, VolumeNr};
 use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
 
 /// Do the users of this node see the peer's copy only?
-fn lives_on_peer(state: &State, i: NodeId, d: VolumeNr) -> bool {
-    let good = state.peer_disk(i, d) == DiskState::UpToDate && state.replicates(i, d);
-    good && state.is_primary() && state.disk(d) < DiskState::Inconsistent
+fn lives_on_peer(state: &State, peer: NodeId, volume: VolumeNr) -> bool {
+    let good = state.peer_disk(peer, volume) == DiskState::UpToDate && state.replicates(peer, volume);
+    good && state.is_primary() && state.disk(volume) < DiskState::Inconsistent
 }
 
 impl Resource {
     /// A Primary has no disk any more, or a peer has one again: a generation begins that the own disk has no part in.
     pub(crate) fn follow_lost_disks(&mut self, old: &State) {
-        for i in self.node.connections.ids() {
-            for d in self.node.devices.ids() {
-                let begins = lives_on_peer(&self.node.state, i, d) && !lives_on_peer(old, i, d);
-                if begins && !self.in_mesh9() && self.node.connections[i].speaks9() {
-                    self.to_settle.push_back(ToSettle::BeginWithoutDisk(i, d));
+        for peer in self.node.connections.ids() {
+            for volume in self.node.devices.ids() {
+                let begins = lives_on_peer(&self.node.state, peer, volume) && !lives_on_peer(old, peer, volume);
+                if begins && !self.in_mesh9() && self.node.connections[peer].speaks9() {
+                    self.to_settle.push_back(ToSettle::BeginWithoutDisk(peer, volume));
                 }
             }
         }
     }
 
     /// The peer is told of the generation before any write that belongs to it, and makes it durable.
-    pub(crate) fn begin_without_disk9(&mut self, i: NodeId, d: VolumeNr) {
-        if !lives_on_peer(&self.node.state, i, d) {
+    pub(crate) fn begin_without_disk9(&mut self, peer: NodeId, volume: VolumeNr) {
+        if !lives_on_peer(&self.node.state, peer, volume) {
             return;
         }
         let current = self.draw_generation().with_primary_bit(true);
         self.close_epoch();
-        let dev = &mut self.node.devices[d];
+        let dev = &mut self.node.devices[volume];
         dev.seen.exposed = current;
-        self.node.connections[i].peer_devices[d].generation_of_peer(current);
-        let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
+        self.node.connections[peer].peer_devices[volume].generation_of_peer(current);
+        let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(volume) };
+        self.send(peer, Socket::Data, volume, Packet::CurrentUuid(packet));
         self.out.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
-        self.out.note(Severity::Info, Some(d), Some(i), Topic::NewGeneration, text);
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::NewGeneration, text);
     }
 
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a
     /// generation of this disk (7.3).
-    pub(crate) fn current_uuid_received(&mut self, i: NodeId, d: VolumeNr, packet: CurrentUuid) {
-        if !self.node.state.is_connected(i) {
-            return self.refuse_diskless9(i);
+    pub(crate) fn current_uuid_received(&mut self, peer: NodeId, volume: VolumeNr, packet: CurrentUuid) {
+        if !self.node.state.is_connected(peer) {
+            return self.refuse_diskless9(peer);
         }
-        let primary = self.node.state.peers[i].role() == Role::Primary;
+        let primary = self.node.state.peers[peer].role() == Role::Primary;
         if !primary
             || self.in_mesh9()
-            || !self.node.state.replicates(i, d)
-            || self.node.state.disk(d) != DiskState::UpToDate
+            || !self.node.state.replicates(peer, volume)
+            || self.node.state.disk(volume) != DiskState::UpToDate
         {
             return;
         }
@@ -66,19 +66,19 @@ impl Resource {
         if current.is_none() || current.same(Generation::JUST_CREATED) {
             return;
         }
-        self.node.connections[i].peer_devices[d].generation_of_peer(current);
-        if self.node.devices[d].uuids(i).current == current {
+        self.node.connections[peer].peer_devices[volume].generation_of_peer(current);
+        if self.node.devices[volume].uuids(peer).current == current {
             return;
         }
-        self.generation_begun_by(i, d, current, weak_nodes.nodes().with(i));
+        self.generation_begun_by(peer, volume, current, weak_nodes.nodes().with(peer));
     }
 }
 
 impl Node {
     /// Is the peer a Primary that speaks 9's dialect, beside this node, which is none?
-    pub(crate) fn writer_of_9(&self, i: NodeId) -> bool {
-        let primary = self.state.is_connected(i) && self.state.peers[i].role() == Role::Primary;
-        primary && !self.state.is_primary() && self.connections[i].speaks9()
+    pub(crate) fn writer_of_9(&self, peer: NodeId) -> bool {
+        let primary = self.state.is_connected(peer) && self.state.peers[peer].role() == Role::Primary;
+        primary && !self.state.is_primary() && self.connections[peer].speaks9()
     }
 }
 

@@ -43,81 +43,81 @@ impl Resource {
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
     pub(crate) fn follow_own_disks(&mut self, old: &State) {
-        let good = |s: &State, d| s.role == Role::Primary && s.disk(d) == DiskState::UpToDate;
-        for d in self.node.devices.ids() {
-            let comes = old.role == Role::Primary && !good(old, d) && good(&self.node.state, d);
-            if comes && self.in_mesh9() && self.node.devices[d].due.first_write == FirstWrite::Nothing {
-                self.node.devices[d].due.first_write.put_due(true);
+        let good = |s: &State, volume| s.role == Role::Primary && s.disk(volume) == DiskState::UpToDate;
+        for volume in self.node.devices.ids() {
+            let comes = old.role == Role::Primary && !good(old, volume) && good(&self.node.state, volume);
+            if comes && self.in_mesh9() && self.node.devices[volume].due.first_write == FirstWrite::Nothing {
+                self.node.devices[volume].due.first_write.put_due(true);
             }
         }
     }
 
     /// A Primary has lost a peer's data. In 9's dialect it begins a generation with its next write, unless writes are
     /// under way that the peer may lack (7.2.1). Returns whether that is so.
-    pub(crate) fn generation_can_wait(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let under_way = |r: &Request| matches!(r, Request::Write(w) if w.device == d);
-        let waits = speaks_9(&self.node.connections[i]) && self.node.state.is_primary();
+    pub(crate) fn generation_can_wait(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
+        let under_way = |r: &Request| matches!(r, Request::Write(w) if w.device == volume);
+        let waits = speaks_9(&self.node.connections[peer]) && self.node.state.is_primary();
         let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
         if waits {
-            self.node.devices[d].due.first_write.put_due(true);
+            self.node.devices[volume].due.first_write.put_due(true);
         }
         waits
     }
 
     /// A write waits: may it begin, as far as its generation is concerned?
-    pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
-        if self.node.devices[d].due.first_write != FirstWrite::Due {
+    pub(crate) fn begin_first_write(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].due.first_write != FirstWrite::Due {
             return;
         }
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
-        let dev = &self.node.devices[d];
+        let dev = &self.node.devices[volume];
         let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty();
         if !waits {
             return;
         }
-        self.node.devices[d].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
-        self.go_on_with_first_write(d);
+        self.node.devices[volume].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
+        self.go_on_with_first_write(volume);
     }
 
     /// A peer has answered a ping, or is gone.
-    pub(crate) fn answered_for_first_write(&mut self, i: NodeId) {
-        for d in self.node.devices.ids() {
-            if let FirstWrite::Pinging(waits) = &mut self.node.devices[d].due.first_write {
-                waits.settle(i, |ping| self.node.connections[i].pings.has_answered(ping));
-                self.go_on_with_first_write(d);
+    pub(crate) fn answered_for_first_write(&mut self, peer: NodeId) {
+        for volume in self.node.devices.ids() {
+            if let FirstWrite::Pinging(waits) = &mut self.node.devices[volume].due.first_write {
+                waits.settle(peer, |ping| self.node.connections[peer].pings.has_answered(ping));
+                self.go_on_with_first_write(volume);
             }
         }
     }
 
     /// An attempt to connect is over.
     pub(crate) fn go_on_with_first_writes(&mut self) {
-        self.node.devices.ids().for_each(|d| self.go_on_with_first_write(d));
+        self.node.devices.ids().for_each(|volume| self.go_on_with_first_write(volume));
     }
 
     /// Not between what a peer is told of this node's generations and the connection that follows from it: it would
     /// count as equal to a node that has begun another one.
-    fn go_on_with_first_write(&mut self, d: VolumeNr) {
-        match &self.node.devices[d].due.first_write {
+    fn go_on_with_first_write(&mut self, volume: VolumeNr) {
+        match &self.node.devices[volume].due.first_write {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
-        self.node.devices[d].queue.recheck = true;
-        self.node.devices[d].due.first_write = FirstWrite::Nothing;
-        self.begin_among_peers9(d);
+        self.node.devices[volume].queue.recheck = true;
+        self.node.devices[volume].due.first_write = FirstWrite::Nothing;
+        self.begin_among_peers9(volume);
     }
 
     /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
     /// `by_force`: a copy that was not good counts as good from now on. What is written to it must not be said to be of
     /// the generation that it lacked something of. These nodes do not have the new one although they are connected.
-    fn begin_generation9(&mut self, d: VolumeNr, by_force: Option<NodeMask>) -> bool {
-        if self.node.state.disk(d) != DiskState::UpToDate {
+    fn begin_generation9(&mut self, volume: VolumeNr, by_force: Option<NodeMask>) -> bool {
+        if self.node.state.disk(volume) != DiskState::UpToDate {
             return false;
         }
-        let day0 = self.node.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
-        let needed = by_force.is_some() || day0 || self.may_have_caught_up(d);
-        let rotated = self.rotate_slots(d, by_force.unwrap_or_default());
+        let day0 = self.node.devices[volume].backing.as_ref().is_some_and(|b| b.md.is_day0());
+        let needed = by_force.is_some() || day0 || self.may_have_caught_up(volume);
+        let rotated = self.rotate_slots(volume, by_force.unwrap_or_default());
         let (fresh, primary) = (self.draw_generation(), self.node.state.is_primary());
-        let Some(b) = &mut self.node.devices[d].backing else { return false };
+        let Some(b) = &mut self.node.devices[volume].backing else { return false };
         let old = b.md.current;
         if !b.md.new_current(fresh.0, primary, rotated, needed) {
             return false;
@@ -126,42 +126,42 @@ impl Resource {
             b.md.push_history(old, None);
         }
         let fresh = b.md.current;
-        self.node.devices[d].seen.exposed = fresh;
-        self.crash_is_past(d);
-        self.generation_changed(d);
+        self.node.devices[volume].seen.exposed = fresh;
+        self.crash_is_past(volume);
+        self.generation_changed(volume);
         self.out.status_changed = true;
         self.close_epoch();
         let text = format!("new data generation {fresh}");
-        self.out.note(Severity::Info, Some(d), None, Topic::NewGeneration, text);
+        self.out.note(Severity::Info, Some(volume), None, Topic::NewGeneration, text);
         true
     }
 
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
-    pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
-        if self.begin_generation9(d, None) {
-            self.node.devices[d].due.first_write = FirstWrite::Writing { due: false };
-            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
+    pub(crate) fn begin_among_peers9(&mut self, volume: VolumeNr) {
+        if self.begin_generation9(volume, None) {
+            self.node.devices[volume].due.first_write = FirstWrite::Writing { due: false };
+            self.tell_uuids(volume, UuidFlags::NEW_DATAGEN);
         }
     }
 
     /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
     /// is compared again who has what.
-    pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
-        self.node.devices[d].due.first_write = FirstWrite::Nothing;
+    pub(crate) fn begin_forced9(&mut self, volume: VolumeNr) {
+        self.node.devices[volume].due.first_write = FirstWrite::Nothing;
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
-        let bad = self.node.state.pairs(d).filter(inconsistent).map(|(i, _)| i).collect();
-        let unmarked = self.unmarked_peers(d);
-        self.begin_generation9(d, Some(bad));
-        for i in self.node.connections.ids() {
-            if self.node.connections[i].speaks9() && self.node.state.replicates(i, d) {
-                self.send_forced_uuids(i, d);
-                let all = self.node.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
-                match self.node.state.peer_disk(i, d) {
+        let bad = self.node.state.pairs(volume).filter(inconsistent).map(|(peer, _)| peer).collect();
+        let unmarked = self.unmarked_peers(volume);
+        self.begin_generation9(volume, Some(bad));
+        for peer in self.node.connections.ids() {
+            if self.node.connections[peer].speaks9() && self.node.state.replicates(peer, volume) {
+                self.send_forced_uuids(peer, volume);
+                let all = self.node.connections[peer].version() < KEEPS_BITMAP || unmarked.contains(peer);
+                match self.node.state.peer_disk(peer, volume) {
                     // It says nothing of its own accord.
-                    DiskState::Outdated if all => self.copy_all(d, Some(i)),
-                    DiskState::Outdated => self.copy_marked(d, Some(i)),
-                    _ => self.node.connections[i].peer_devices[d].link.compared.again = true,
+                    DiskState::Outdated if all => self.copy_all(volume, Some(peer)),
+                    DiskState::Outdated => self.copy_marked(volume, Some(peer)),
+                    _ => self.node.connections[peer].peer_devices[volume].link.compared.again = true,
                 }
             }
         }
@@ -176,24 +176,24 @@ impl Node {
 
     /// Has a peer, which is not here, a slot that counts from an older generation than it may have by now: a resync
     /// from here may have ended unheard? What is written now must not be said to be of the generation that it has.
-    fn may_have_caught_up(&self, d: VolumeNr) -> bool {
-        let Some(b) = self.devices[d].backing.as_ref().filter(|_| self.in_mesh9()) else { return false };
-        let away = self.connections.ids().filter(|i| !self.state.replicates(*i, d));
-        let mut unheard = away.filter(|i| !self.connections[*i].peer_devices[d].lasting.end_heard);
-        unheard.any(|i| {
-            let record = b.md.peer(i);
+    fn may_have_caught_up(&self, volume: VolumeNr) -> bool {
+        let Some(b) = self.devices[volume].backing.as_ref().filter(|_| self.in_mesh9()) else { return false };
+        let away = self.connections.ids().filter(|peer| !self.state.replicates(*peer, volume));
+        let mut unheard = away.filter(|peer| !self.connections[*peer].peer_devices[volume].lasting.end_heard);
+        unheard.any(|peer| {
+            let record = b.md.peer(peer);
             record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)
         })
     }
 
     /// Who has another generation than this node, which this node's slot for it does not count from: it went another
     /// way while they were connected, with a third node's data, and what differs is marked nowhere.
-    fn unmarked_peers(&self, d: VolumeNr) -> NodeMask {
-        let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
-        let unmarked = |i: &NodeId| {
-            let counted = b.md.peer(*i).bitmap_uuid;
+    fn unmarked_peers(&self, volume: VolumeNr) -> NodeMask {
+        let Some(b) = &self.devices[volume].backing else { return NodeMask::default() };
+        let unmarked = |peer: &NodeId| {
+            let counted = b.md.peer(*peer).bitmap_uuid;
             let known = |theirs: Generation| theirs.same(b.md.current) || theirs.same(counted);
-            self.connections[*i].peer_devices[d]
+            self.connections[*peer].peer_devices[volume]
                 .told_current()
                 .is_some_and(|theirs| !theirs.is_none() && !known(theirs))
         };

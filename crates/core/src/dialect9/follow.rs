@@ -22,10 +22,10 @@ fn is_beginning(replication: Replication) -> bool {
 impl Resource {
     /// A resync is to begin with the connect: whether the peer has come to that as well it says at once, or it is gone.
     /// Applications wait for that no longer than for the answer to a ping.
-    pub(super) fn awaits_conclusion(&mut self, i: NodeId) {
-        let waits = self.node.devices.ids().any(|d| self.awaits_target(d));
+    pub(super) fn awaits_conclusion(&mut self, peer: NodeId) {
+        let waits = self.node.devices.ids().any(|volume| self.awaits_target(volume));
         if waits && self.node.state.is_primary() {
-            self.send_ping(i);
+            self.send_ping(peer);
         }
     }
 
@@ -33,27 +33,27 @@ impl Resource {
     /// both have it decides what this node leaves open, or has decided otherwise. True: that is all that follows.
     pub(super) fn follow_conclusion(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         [said, says]: [Replication; 2],
         theirs: &StateWord,
     ) -> bool {
         let first = said == Replication::Off && says != Replication::Off;
-        if !first || !self.in_mesh9() || !self.may_differ(i) {
+        if !first || !self.in_mesh9() || !self.may_differ(peer) {
             return false;
         }
-        let own = self.node.state.replication(i, d);
+        let own = self.node.state.replication(peer, volume);
         match (own, says) {
             (Replication::Established, Replication::Established) => {
-                if self.node.connections[i].peer_devices[d].lasting.keeps == Keeps::Unheard {
-                    self.count_as_equal(i, d);
+                if self.node.connections[peer].peer_devices[volume].lasting.keeps == Keeps::Unheard {
+                    self.count_as_equal(peer, volume);
                 }
                 return false;
             }
-            (Replication::Established, begins) if is_beginning(begins) => self.mirror(i, d, begins, theirs),
-            (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(i, d, theirs),
+            (Replication::Established, begins) if is_beginning(begins) => self.mirror(peer, volume, begins, theirs),
+            (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(peer, volume, theirs),
             (Replication::WFBitMapS, Replication::WFBitMapS) | (Replication::WFBitMapT, Replication::WFBitMapT) => {
-                self.differs(i)
+                self.differs(peer)
             }
             _ => return false,
         }
@@ -61,70 +61,74 @@ impl Resource {
     }
 
     /// The peer has decided that something is to be copied.
-    fn mirror(&mut self, i: NodeId, d: VolumeNr, begins: Replication, theirs: &StateWord) {
+    fn mirror(&mut self, peer: NodeId, volume: VolumeNr, begins: Replication, theirs: &StateWord) {
         let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };
         let overwritten = mine == Replication::WFBitMapT && self.node.state.is_primary();
-        if overwritten || !self.has_this_generation(i, d) {
-            return self.differs(i);
+        if overwritten || !self.has_this_generation(peer, volume) {
+            return self.differs(peer);
         }
-        self.node.connections[i].peer_devices[d].lasting.keeps = Keeps::LostWrites;
+        self.node.connections[peer].peer_devices[volume].lasting.keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
-        self.out.note(crate::api::Severity::Info, Some(d), Some(i), Topic::PeerDecides, text);
-        let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
-        self.take_as_fact(i, d, change.into_iter().collect());
-        self.node.connections[i].awaits_bitmap(self.node.now);
+        self.out.note(crate::api::Severity::Info, Some(volume), Some(peer), Topic::PeerDecides, text);
+        let change = [
+            Set::PeerRole(peer, volume, theirs.role),
+            Set::PeerDisk(peer, volume, theirs.disk),
+            Set::Replication(peer, volume, mine),
+        ];
+        self.take_as_fact(peer, volume, change.into_iter().collect());
+        self.node.connections[peer].awaits_bitmap(self.node.now);
     }
 
     /// The peer has decided that nothing is to be copied. Its copy and this one count as before the connect.
-    fn copy_nothing(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        if theirs.disk != DiskState::UpToDate || !self.has_this_generation(i, d) {
-            return self.differs(i);
+    fn copy_nothing(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) {
+        if theirs.disk != DiskState::UpToDate || !self.has_this_generation(peer, volume) {
+            return self.differs(peer);
         }
         let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
-        self.out.note(crate::api::Severity::Info, Some(d), Some(i), Topic::PeerDecides, text);
-        let outdated = self.node.state.replication(i, d) == Replication::WFBitMapT;
-        let own = outdated.then_some(Set::Disk(d, DiskState::UpToDate));
+        self.out.note(crate::api::Severity::Info, Some(volume), Some(peer), Topic::PeerDecides, text);
+        let outdated = self.node.state.replication(peer, volume) == Replication::WFBitMapT;
+        let own = outdated.then_some(Set::Disk(volume, DiskState::UpToDate));
         let change = [
-            Set::PeerRole(i, d, theirs.role),
-            Set::PeerDisk(i, d, theirs.disk),
-            Set::Replication(i, d, Replication::Established),
+            Set::PeerRole(peer, volume, theirs.role),
+            Set::PeerDisk(peer, volume, theirs.disk),
+            Set::Replication(peer, volume, Replication::Established),
         ];
-        self.take_as_fact(i, d, change.into_iter().chain(own).collect());
-        if self.node.state.replication(i, d) == Replication::Established {
-            self.count_as_equal(i, d);
+        self.take_as_fact(peer, volume, change.into_iter().chain(own).collect());
+        if self.node.state.replication(peer, volume) == Replication::Established {
+            self.count_as_equal(peer, volume);
         }
     }
 
-    fn take_as_fact(&mut self, i: NodeId, d: VolumeNr, change: Change) {
+    fn take_as_fact(&mut self, peer: NodeId, volume: VolumeNr, change: Change) {
         if let Err(refusal) = self.change(change, Kind::Fact) {
-            let text = format!("volume {d}: what the peer has decided cannot be followed: {}", refusal.code);
-            self.out.compare_anew(i, Topic::PeerDecidesOtherwise, text);
+            let text = format!("volume {volume}: what the peer has decided cannot be followed: {}", refusal.code);
+            self.out.compare_anew(peer, Topic::PeerDecidesOtherwise, text);
         }
     }
 
-    fn differs(&mut self, i: NodeId) {
+    fn differs(&mut self, peer: NodeId) {
         let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
-        self.out.compare_anew(i, Topic::PeerDecidesOtherwise, text);
+        self.out.compare_anew(peer, Topic::PeerDecidesOtherwise, text);
     }
 }
 
 impl Node {
     /// May the peer have come to something else than this node?
-    fn may_differ(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
+    fn may_differ(&self, peer: NodeId) -> bool {
+        let c = &self.connections[peer];
         c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
     }
 
     /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts
     /// itself as good, and must get what is written.
-    pub(crate) fn awaits_target(&self, d: VolumeNr) -> bool {
+    pub(crate) fn awaits_target(&self, volume: VolumeNr) -> bool {
         let unheard = |says| matches!(says, Replication::Off | Replication::Established);
-        self.connections.iter().any(|(i, c)| {
-            self.state.replication(i, d) == Replication::WFBitMapS
+        self.connections.iter().any(|(peer, c)| {
+            self.state.replication(peer, volume) == Replication::WFBitMapS
                 && c.speaks9()
                 && !c.decides_by(Private::ReconcileByMarks)
                 && c.decides_by(Private::Follow)
-                && unheard(c.peer_devices[d].link.told.says)
+                && unheard(c.peer_devices[volume].link.told.says)
         })
     }
 }

@@ -32,37 +32,37 @@ fn begins(strategy: Strategy) -> Option<Replication> {
 
 impl Resource {
     /// Says everything about every volume: what the peer needs to decide (5.1).
-    pub(crate) fn send_attempt(&mut self, i: NodeId) {
+    pub(crate) fn send_attempt(&mut self, peer: NodeId) {
         let volumes = self.node.devices.map(|_| Part::default());
         let verdict = if volumes.is_empty() { Verdict::Connect } else { Verdict::Open };
-        if let Some(nine) = self.node.connections[i].nine_mut() {
+        if let Some(nine) = self.node.connections[peer].nine_mut() {
             nine.attempt = Some(Attempt { volumes, verdict, lost: [None; 2], speaks: None });
             nine.refused = None;
         }
-        let lost = self.tell_lost_primary(i);
-        if let Some(attempt) = self.node.connections[i].attempt_mut() {
+        let lost = self.tell_lost_primary(peer);
+        if let Some(attempt) = self.node.connections[peer].attempt_mut() {
             attempt.lost[0] = lost;
         }
-        for d in self.node.devices.ids() {
-            self.node.connections[i].peer_devices[d].link.told.sizes = None;
-            self.send_sync_param(i, d);
-            if self.node.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false));
+        for volume in self.node.devices.ids() {
+            self.node.connections[peer].peer_devices[volume].link.told.sizes = None;
+            self.send_sync_param(peer, volume);
+            if self.node.connections[peer].has(Features::RESYNC_WITHOUT_REPLICATION) {
+                self.send(peer, Socket::Data, volume, Packet::EnableReplicationNext(false));
             }
-            self.send_sizes(i, d);
-            if let Some(uuids) = self.uuids110(i, d, UuidFlags::NONE) {
-                let sent = Some((uuids, self.disk_in_handshake(d)));
-                self.node.connections[i].part_mut(d).into_iter().for_each(|part| part.sent.clone_from(&sent));
+            self.send_sizes(peer, volume);
+            if let Some(uuids) = self.uuids110(peer, volume, UuidFlags::NONE) {
+                let sent = Some((uuids, self.disk_in_handshake(volume)));
+                self.node.connections[peer].part_mut(volume).into_iter().for_each(|part| part.sent.clone_from(&sent));
             }
-            self.send_uuids110(i, d, UuidFlags::NONE);
-            let word = dialect9::word(&self.node.state, i, d, false);
-            self.send(i, Socket::Data, d, Packet::State(word));
+            self.send_uuids110(peer, volume, UuidFlags::NONE);
+            let word = dialect9::word(&self.node.state, peer, volume, false);
+            self.send(peer, Socket::Data, volume, Packet::State(word));
         }
     }
 
     /// Whatever comes of it, it is over.
-    pub(crate) fn forget_attempt(&mut self, i: NodeId) {
-        if let Some(nine) = self.node.connections[i].nine_mut() {
+    pub(crate) fn forget_attempt(&mut self, peer: NodeId) {
+        if let Some(nine) = self.node.connections[peer].nine_mut() {
             nine.attempt = None;
         }
         self.out.chores.mark();
@@ -70,62 +70,62 @@ impl Resource {
     }
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
-    pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
-        if self.node.state.is_connected(i) {
-            return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
+    pub(crate) fn lost_primary_named(&mut self, peer: NodeId, named: &PeerDagtag) {
+        if self.node.state.is_connected(peer) {
+            return self.survivor_speaks(peer, LostPrimary { node: named.node, at: named.dagtag.0 });
         }
-        if let Some(attempt) = self.node.connections[i].attempt_mut() {
+        if let Some(attempt) = self.node.connections[peer].attempt_mut() {
             attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
         }
     }
 
     /// A node without a disk shakes hands.
-    pub(crate) fn refuse_diskless9(&mut self, i: NodeId) {
-        self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
+    pub(crate) fn refuse_diskless9(&mut self, peer: NodeId) {
+        self.judge_attempt(peer, Verdict::Disconnect(Reason::DisklessUnspoken));
     }
 
     /// The sizes do not fit.
-    pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
-        if self.node.state.is_connected(i) {
-            return self.out.protocol_error(i, reason, reason.to_string());
+    pub(crate) fn refuse_sizes9(&mut self, peer: NodeId, reason: Reason) {
+        if self.node.state.is_connected(peer) {
+            return self.out.protocol_error(peer, reason, reason.to_string());
         }
-        self.judge_attempt(i, Verdict::Disconnect(reason));
+        self.judge_attempt(peer, Verdict::Disconnect(reason));
     }
 
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
-    pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+    pub(crate) fn state_of_handshake(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        self.node.connections[i].speaks_in_attempt(self.node.now);
+        self.node.connections[peer].speaks_in_attempt(self.node.now);
         // Without an attempt it is left over from one that was given up.
-        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
-        if let Some(outcome) = &mut attempt.volumes[d].outcome {
+        let Some(attempt) = self.node.connections[peer].attempt_mut() else { return };
+        if let Some(outcome) = &mut attempt.volumes[volume].outcome {
             outcome.paused = paused;
             return;
         }
-        let verdict = match self.conclude(i, d, theirs) {
+        let verdict = match self.conclude(peer, volume, theirs) {
             Ok(outcome) => {
-                let part = self.node.connections[i].part_mut(d);
+                let part = self.node.connections[peer].part_mut(volume);
                 part.into_iter().for_each(|part| (part.outcome, part.missing) = (Some(outcome), false));
                 Verdict::Connect
             }
             Err(verdict) => verdict,
         };
-        self.judge_attempt(i, verdict);
+        self.judge_attempt(peer, verdict);
     }
 
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
     /// without it.
-    pub(crate) fn leave_out_missing(&mut self, i: NodeId) {
-        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
+    pub(crate) fn leave_out_missing(&mut self, peer: NodeId) {
+        let Some(attempt) = self.node.connections[peer].attempt_mut() else { return };
         attempt.speaks = None;
         for part in attempt.volumes.values_mut() {
             part.missing = part.uuids.is_none() && part.outcome.is_none();
         }
-        self.judge_attempt(i, Verdict::Connect);
+        self.judge_attempt(peer, Verdict::Connect);
     }
 
-    fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
-        let Some(attempt) = self.node.connections[i].attempt_mut() else { return };
+    fn judge_attempt(&mut self, peer: NodeId, verdict: Verdict) {
+        let Some(attempt) = self.node.connections[peer].attempt_mut() else { return };
         let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
         attempt.verdict = match (attempt.verdict, verdict) {
             (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
@@ -134,17 +134,17 @@ impl Resource {
             _ => Verdict::Open,
         };
         if let Verdict::Disconnect(reason) = attempt.verdict
-            && let Some(nine) = self.node.connections[i].nine_mut()
+            && let Some(nine) = self.node.connections[peer].nine_mut()
         {
             nine.refused = Some(reason);
         }
-        self.handshake_went_on(i);
+        self.handshake_went_on(peer);
     }
 
     /// What a volume becomes.
-    fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
+    fn conclude(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        let part = self.node.connections[i].part_mut(d).cloned().unwrap_or_default();
+        let part = self.node.connections[peer].part_mut(volume).cloned().unwrap_or_default();
         let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
             return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
         };
@@ -152,50 +152,50 @@ impl Resource {
             return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
         }
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
-        if self.has_changed_since(i, d, sent) {
+        if self.has_changed_since(peer, volume, sent) {
             return Err(Verdict::Retry(Reason::HandshakeChanged));
         }
         let own = Told { uuids: sent, disk: *disk, role: self.node.state.role };
         let other = Told { uuids, disk: peer_disk, role: theirs.role };
-        let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
-        let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
-        if let Some(reason) = grown.and_then(|source| self.why_not_grown(i, d, source, uuids)) {
+        let Begins { replication, bitmap } = self.compare9(peer, volume, [own, other])?;
+        let grown = self.has_grown_alone(peer, volume, &part).filter(|_| replication == Replication::Established);
+        if let Some(reason) = grown.and_then(|source| self.why_not_grown(peer, volume, source, uuids)) {
             return Err(Verdict::Retry(reason));
         }
         let both = [own.role, other.role] == [Role::Primary; 2];
-        if both && !self.node.connections[i].cfg.two_primaries {
+        if both && !self.node.connections[peer].cfg.two_primaries {
             return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
         }
         Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
     }
 
     /// What follows from what two nodes have told each other.
-    fn compare9(&mut self, i: NodeId, d: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
-        let c = &self.node.connections[i];
+    fn compare9(&mut self, peer: NodeId, volume: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
+        let c = &self.node.connections[peer];
         let (a, b) = (own.uuids, other.uuids);
-        let ([mine, theirs], gate) = self.lost_primaries_named(i);
+        let ([mine, theirs], gate) = self.lost_primaries_named(peer);
         let side = |node, uuids, disk, lost_primary| uuid9::Side { node, uuids, disk, lost_primary };
         let found = uuid9::with_disks(&uuid9::Input {
             me: side(self.node.cfg.node, a, own.disk, mine),
-            peer: side(i, b, other.disk, theirs),
+            peer: side(peer, b, other.disk, theirs),
             protocol: c.version(),
             early: c.cfg.protocol != Protocol::C,
             resolve_conflicts: c.resolve_conflicts(),
             gate,
         });
-        let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
-        let found = self.missed_finish_without_bits(i, d, found, own.role);
+        let found = self.by_own_rules(peer, found, [own, other]).unwrap_or(found);
+        let found = self.missed_finish_without_bits(peer, volume, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
-        self.out.tell(Severity::Info, Some(d), Some(i), found.rule, Event::Compared9(found.strategy), text);
+        self.out.tell(Severity::Info, Some(volume), Some(peer), found.rule, Event::Compared9(found.strategy), text);
         if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
         }
-        let waits = self.node.connections[i].decides_by(Private::CrashedComesFirst);
-        if waits && found.rule == Reason::ReconcileBitmap && self.node.lets_crashed_come_first(i, [own, other]) {
+        let waits = self.node.connections[peer].decides_by(Private::CrashedComesFirst);
+        if waits && found.rule == Reason::ReconcileBitmap && self.node.lets_crashed_come_first(peer, [own, other]) {
             return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
         }
-        let (strategy, reason) = self.direction(i, d, found, [own, other]);
+        let (strategy, reason) = self.direction(peer, volume, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         // What begins, not what was found: a Primary is the source of who crashed as one.
         let source = match begins {
@@ -203,18 +203,18 @@ impl Resource {
             Ok(Replication::WFBitMapT) => Some(false),
             _ => None,
         };
-        let wanted = in_step([own, other]) && !self.node.connections[i].decides_by(Private::InStep);
-        let reason = source.and_then(|source| self.why_no_resync(i, d, source, b));
+        let wanted = in_step([own, other]) && !self.node.connections[peer].decides_by(Private::InStep);
+        let reason = source.and_then(|source| self.why_no_resync(peer, volume, source, b));
         // Two that both get what one Primary writes: who has no such rule insists on it, and they would never connect.
         if let Some(reason) = reason.filter(|reason| !wanted || *reason != Reason::SourceDependsOnPrimary) {
             return Err(Verdict::Retry(reason));
         }
         if let Ok(begins) = begins {
-            self.beside_another_source((i, d), begins, [own, other]).map_err(Verdict::Retry)?;
+            self.beside_another_source((peer, volume), begins, [own, other]).map_err(Verdict::Retry)?;
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
-            self.note_split_brain(i, d, other.uuids.dirty_bits);
-            self.out.handler(Handler::SplitBrain, Some(d), Some(i));
+            self.note_split_brain(peer, volume, other.uuids.dirty_bits);
+            self.out.handler(Handler::SplitBrain, Some(volume), Some(peer));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
@@ -224,14 +224,14 @@ impl Resource {
     /// 2).
     fn missed_finish_without_bits(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         found: uuid9::Comparison,
         role: Role,
     ) -> uuid9::Comparison {
         match found.strategy {
             Strategy::Retry if found.rule == Reason::SourceMissedFinish => {
-                self.retire_slot(i, d);
+                self.retire_slot(peer, volume);
                 found
             }
             Strategy::RequiresProtocol124 if role != Role::Primary => {
@@ -242,37 +242,45 @@ impl Resource {
     }
 
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
-    pub(super) fn reconsider9(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, change: &mut Change) -> bool {
-        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
-        let Some(uuids) = self.node.connections[i].peer_devices[d].link.told.uuids110.clone() else { return true };
+    pub(super) fn reconsider9(
+        &mut self,
+        peer: NodeId,
+        volume: VolumeNr,
+        theirs: &StateWord,
+        change: &mut Change,
+    ) -> bool {
+        let Some(sent) = self.uuids110(peer, volume, UuidFlags::NONE) else { return true };
+        let Some(uuids) = self.node.connections[peer].peer_devices[volume].link.told.uuids110.clone() else {
+            return true;
+        };
         let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
-        let own = Told { uuids: &sent, disk: self.disk_in_handshake(d), role: self.node.state.role };
+        let own = Told { uuids: &sent, disk: self.disk_in_handshake(volume), role: self.node.state.role };
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
         let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
-        match self.compare9(i, d, [own, other]) {
+        match self.compare9(peer, volume, [own, other]) {
             Ok(Begins { replication, bitmap }) => {
-                self.prepare_bitmap(i, d, bitmap);
+                self.prepare_bitmap(peer, volume, bitmap);
                 let good = replication == Replication::Established && own.disk == DiskState::UpToDate;
                 if theirs.disk != DiskState::Negotiating {
-                    change.push(Set::PeerDisk(i, d, peer_disk));
+                    change.push(Set::PeerDisk(peer, volume, peer_disk));
                 } else if good {
-                    change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+                    change.push(Set::PeerDisk(peer, volume, DiskState::UpToDate));
                 }
-                change.push(Set::Replication(i, d, replication));
-                if self.node.state.disk(d) == DiskState::Negotiating && replication != Replication::WFBitMapT {
-                    change.push(Set::Disk(d, own.disk));
+                change.push(Set::Replication(peer, volume, replication));
+                if self.node.state.disk(volume) == DiskState::Negotiating && replication != Replication::WFBitMapT {
+                    change.push(Set::Disk(volume, own.disk));
                 }
             }
             // Who attaches decides what that means.
             Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
-            Err(Verdict::Disconnect(reason)) if self.node.state.disk(d) == DiskState::Negotiating => {
+            Err(Verdict::Disconnect(reason)) if self.node.state.disk(volume) == DiskState::Negotiating => {
                 let text = format!("this disk cannot be used beside the peer's: {reason}");
-                self.out.note(Severity::Error, Some(d), Some(i), Topic::AttachRefused, text);
-                self.took_place(Set::Disk(d, DiskState::Failed));
+                self.out.note(Severity::Error, Some(volume), Some(peer), Topic::AttachRefused, text);
+                self.took_place(Set::Disk(volume, DiskState::Failed));
                 return false;
             }
             Err(Verdict::Disconnect(reason)) => {
-                self.out.give_up(i, reason, reason.to_string());
+                self.out.give_up(peer, reason, reason.to_string());
                 return false;
             }
             Err(_) => {}
@@ -282,41 +290,41 @@ impl Resource {
 
     /// Two connected nodes of which no Primary can have written more to the one than to the other any more: their
     /// generations are compared anew (5.9).
-    pub(super) fn compare_when_stable(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(uuids) = self.node.connections[i].peer_devices[d].link.told.uuids110.clone() else { return };
-        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return };
-        let (disk, peer_disk) = (self.node.state.disk(d), self.node.state.peer_disk(i, d));
+    pub(super) fn compare_when_stable(&mut self, peer: NodeId, volume: VolumeNr) {
+        let Some(uuids) = self.node.connections[peer].peer_devices[volume].link.told.uuids110.clone() else { return };
+        let Some(sent) = self.uuids110(peer, volume, UuidFlags::NONE) else { return };
+        let (disk, peer_disk) = (self.node.state.disk(volume), self.node.state.peer_disk(peer, volume));
         if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
             return;
         }
         let own = Told { uuids: &sent, disk, role: self.node.state.role };
-        let other = Told { uuids: &uuids, disk: peer_disk, role: self.node.state.peers[i].role() };
-        let Ok(Begins { replication, bitmap }) = self.compare9(i, d, [own, other]) else { return };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: self.node.state.peers[peer].role() };
+        let Ok(Begins { replication, bitmap }) = self.compare9(peer, volume, [own, other]) else { return };
         if replication == Replication::Established {
             return;
         }
-        self.prepare_bitmap(i, d, bitmap);
-        self.node.connections[i].awaits_bitmap(self.node.now);
-        self.begin_resync9(i, d, replication);
+        self.prepare_bitmap(peer, volume, bitmap);
+        self.node.connections[peer].awaits_bitmap(self.node.now);
+        self.begin_resync9(peer, volume, replication);
     }
 
     /// Connected nodes have found out that one lacks something.
-    pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
-        if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
+    pub(super) fn begin_resync9(&mut self, peer: NodeId, volume: VolumeNr, replication: Replication) {
+        if let Err(refusal) = self.make(Set::Replication(peer, volume, replication), Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            self.out.note(Severity::Warning, Some(d), Some(i), Topic::ResyncRefused, text);
+            self.out.note(Severity::Warning, Some(volume), Some(peer), Topic::ResyncRefused, text);
         }
     }
 
     /// What people want of it: after a split brain, and of a node that is to discard its data.
     fn direction(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         found: uuid9::Comparison,
         [own, other]: [Told<'_>; 2],
     ) -> (Strategy, Reason) {
-        let several = self.in_mesh9() && self.node.connections[i].decides_by(Private::OneChangeAtLeast);
+        let several = self.in_mesh9() && self.node.connections[peer].decides_by(Private::OneChangeAtLeast);
         let side = |told: Told<'_>, peer: NodeId| Side {
             role: told.role,
             disk: told.disk,
@@ -330,56 +338,58 @@ impl Resource {
         let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
         // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
         let attaches = |disk: DiskState, role: Role| disk == DiskState::Negotiating && role == Role::Primary;
-        let own_attaches = attaches(self.node.state.disk(d), own.role);
-        let old = parted && (own_attaches || attaches(self.node.state.peer_disk(i, d), other.role));
-        let c = &self.node.connections[i];
+        let own_attaches = attaches(self.node.state.disk(volume), own.role);
+        let old = parted && (own_attaches || attaches(self.node.state.peer_disk(peer, volume), other.role));
+        let c = &self.node.connections[peer];
         let (strategy, reason) = direction9::wanted(&direction9::Input {
             found: if old { Strategy::SplitBrainDisconnect } else { found.strategy },
             rule: found.rule,
             protocol: c.version(),
-            me: side(own, i),
+            me: side(own, peer),
             peer: side(other, self.node.cfg.node),
             policies: c.cfg.after_sb,
             always_asbp: c.cfg.always_asbp,
             resolve_conflicts: c.resolve_conflicts(),
         });
         if parted {
-            self.out.handler(Handler::InitialSplitBrain, Some(d), Some(i));
+            self.out.handler(Handler::InitialSplitBrain, Some(volume), Some(peer));
         }
         if strategy != found.strategy {
             let text = format!("{reason}: {strategy}");
-            self.out.note(Severity::Info, Some(d), Some(i), reason, text);
+            self.out.note(Severity::Info, Some(volume), Some(peer), reason, text);
         }
         (strategy, reason)
     }
 
     /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
-    pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
-        let Some(attempt) = self.node.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
-        if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
+    pub(crate) fn carry_out_attempt(&mut self, peer: NodeId) {
+        let Some(attempt) = self.node.connections[peer].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
+        if attempt.volumes.iter().any(|(volume, part)| self.has_moved_since(peer, volume, part)) {
             let reason = Reason::HandshakeChanged;
             let text = format!("{reason}: connecting anew");
-            self.out.drop_link(i, ConnectionState::NetworkFailure, reason, text);
+            self.out.drop_link(peer, ConnectionState::NetworkFailure, reason, text);
             return self.go_on_with_first_writes();
         }
-        let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        let mut change = Change::from(Set::Connection(peer, ConnectionState::Connected));
         let mut grown = Vec::new();
-        for (d, part) in attempt.volumes.iter() {
+        for (volume, part) in attempt.volumes.iter() {
             let Some(outcome) = part.outcome else { continue };
-            if self.has_become_target(i, d, part) {
-                self.send_uuids110(i, d, UuidFlags::NONE);
+            if self.has_become_target(peer, volume, part) {
+                self.send_uuids110(peer, volume, UuidFlags::NONE);
             }
-            self.forget_equal_bits(i, d, part, outcome);
-            self.prepare_bitmap(i, d, outcome.bitmap);
-            self.lacks_what_comes(i, d, outcome.replication);
-            let alone = self.follow_size(i, d, part);
-            grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
-            change.push(Set::PeerRole(i, d, outcome.role));
-            change.push(Set::PeerDisk(i, d, self.disk_when_connected(d, part, outcome)));
-            change.push(Set::PausedByPeer(i, d, outcome.paused));
-            change.push(Set::Replication(i, d, outcome.replication));
+            self.forget_equal_bits(peer, volume, part, outcome);
+            self.prepare_bitmap(peer, volume, outcome.bitmap);
+            self.lacks_what_comes(peer, volume, outcome.replication);
+            let alone = self.follow_size(peer, volume, part);
+            grown.extend(
+                alone.filter(|_| outcome.replication == Replication::Established).map(|source| (volume, source)),
+            );
+            change.push(Set::PeerRole(peer, volume, outcome.role));
+            change.push(Set::PeerDisk(peer, volume, self.disk_when_connected(volume, part, outcome)));
+            change.push(Set::PausedByPeer(peer, volume, outcome.paused));
+            change.push(Set::Replication(peer, volume, outcome.replication));
         }
-        let c = &mut self.node.connections[i];
+        let c = &mut self.node.connections[peer];
         (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
             pd.link.compared.done = true;
@@ -388,12 +398,12 @@ impl Resource {
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
-            return self.out.protocol_error(i, Topic::HandshakeRefused, text);
+            return self.out.protocol_error(peer, Topic::HandshakeRefused, text);
         }
         self.note_let_in();
-        self.awaits_conclusion(i);
-        for (d, source) in grown {
-            self.begin_grown_area9(i, d, source);
+        self.awaits_conclusion(peer);
+        for (volume, source) in grown {
+            self.begin_grown_area9(peer, volume, source);
             self.settle();
         }
         self.go_on_with_first_writes();
@@ -401,33 +411,34 @@ impl Resource {
 
     /// The device gets the size that the nodes have in common; what one of them lacks is marked. Returns whether that
     /// is the peer.
-    fn follow_size(&mut self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
-        let [size, theirs] = self.size_when_connected(i, d, part)?;
-        let (own, alone) = (self.node.devices[d].size, self.has_grown_alone(i, d, part));
+    fn follow_size(&mut self, peer: NodeId, volume: VolumeNr, part: &Part) -> Option<bool> {
+        let [size, theirs] = self.size_when_connected(peer, volume, part)?;
+        let (own, alone) = (self.node.devices[volume].size, self.has_grown_alone(peer, volume, part));
         if alone == Some(true) {
-            self.mark_out_of_sync(i, d, SectorRange { start: theirs, end: own });
-            self.write_bitmap(d);
+            self.mark_out_of_sync(peer, volume, SectorRange { start: theirs, end: own });
+            self.write_bitmap(volume);
         }
         if size != own {
-            self.adopt_size(d, size, true);
-            let connected = self.node.connections.ids().filter(|n| *n != i && self.node.state.replicates(*n, d));
+            self.adopt_size(volume, size, true);
+            let connected =
+                self.node.connections.ids().filter(|n| *n != peer && self.node.state.replicates(*n, volume));
             for n in connected.collect::<Vec<_>>() {
-                self.send_sizes(n, d);
-                if size > own && !self.node.state.has_primary(n, d) {
-                    self.node.connections[n].peer_devices[d].lasting.keeps = crate::peer_device::Keeps::LostWrites;
+                self.send_sizes(n, volume);
+                if size > own && !self.node.state.has_primary(n, volume) {
+                    self.node.connections[n].peer_devices[volume].lasting.keeps = crate::peer_device::Keeps::LostWrites;
                 }
             }
         }
         alone
     }
 
-    fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
-        if let Some((b, slot)) = self.node.devices[d].bitmap_mut(i).filter(|_| what != Preparation::AsIs) {
+    fn prepare_bitmap(&mut self, peer: NodeId, volume: VolumeNr, what: Preparation) {
+        if let Some((b, slot)) = self.node.devices[volume].bitmap_mut(peer).filter(|_| what != Preparation::AsIs) {
             b.fill(slot, true);
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
         }
         if what == Preparation::SetForTarget {
-            self.counts_from_target(i, d);
+            self.counts_from_target(peer, volume);
         }
     }
 
@@ -435,51 +446,53 @@ impl Resource {
     /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than
     /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
     /// copy.
-    fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
-        let (Some(theirs), position) = (self.node.connections[i].peer_devices[d].told_current(), self.positions.own())
+    fn counts_from_target(&mut self, peer: NodeId, volume: VolumeNr) {
+        let (Some(theirs), position) =
+            (self.node.connections[peer].peer_devices[volume].told_current(), self.positions.own())
         else {
             return;
         };
-        let Some(b) = &mut self.node.devices[d].backing else { return };
-        let Some(node) = NodeId::new(b.md.owner(i) as u8) else { return };
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
+        let Some(node) = NodeId::new(b.md.owner(peer) as u8) else { return };
         let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
         let older = !theirs.is_none() && !theirs.same(b.md.current) && past.any(|g| g.same(theirs));
         if older {
             b.md.set_bitmap_uuid(node, theirs.base(), position);
-            self.generation_changed(d);
+            self.generation_changed(volume);
         }
     }
 
     /// A further source of a target: what is still to come from the first one is not here either.
-    fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
-        let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
-        let first = first.and_then(|first| self.node.devices[d].slot(first));
-        if let Some((first, (b, slot))) = first.zip(self.node.devices[d].bitmap_mut(i)) {
+    fn lacks_what_comes(&mut self, peer: NodeId, volume: VolumeNr, replication: Replication) {
+        let first = self.active_source(volume, peer).filter(|_| replication == Replication::WFBitMapT);
+        let first = first.and_then(|first| self.node.devices[volume].slot(first));
+        if let Some((first, (b, slot))) = first.zip(self.node.devices[volume].bitmap_mut(peer)) {
             b.add_marks(slot, first);
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
         }
     }
 
     /// Two good copies of one generation: no bitmap is needed (2.7, row 2). What a write that failed has marked stays:
     /// the peer may have it, and `consider_repair` has it copied; a kernel forgets that, too.
-    fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
+    fn forget_equal_bits(&mut self, peer: NodeId, volume: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let failed = self.node.connections[i].peer_devices[d].lasting.write_failed;
+        let failed = self.node.connections[peer].peer_devices[volume].lasting.write_failed;
         let equal = good && outcome.replication == Replication::Established;
-        if !equal || self.keeps_bits_at_first(i, d) {
+        if !equal || self.keeps_bits_at_first(peer, volume) {
             return;
         }
-        if self.node.devices[d].backing.is_none() {
+        if self.node.devices[volume].backing.is_none() {
             return;
         }
-        let marked = self.node.devices[d].bitmap_mut(i).filter(|(b, slot)| !failed && b.bitmaps[*slot].count() > 0);
+        let marked =
+            self.node.devices[volume].bitmap_mut(peer).filter(|(b, slot)| !failed && b.bitmaps[*slot].count() > 0);
         if let Some((b, slot)) = marked {
             b.fill(slot, false);
-            self.write_bitmap(d);
+            self.write_bitmap(volume);
         }
-        self.mark_unlogged(i);
-        self.retire_slot(i, d);
+        self.mark_unlogged(peer);
+        self.retire_slot(peer, volume);
     }
 }
 
@@ -487,53 +500,53 @@ impl Node {
     /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
     /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
     /// back first, for which they wait a while.
-    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
+    fn lets_crashed_come_first(&mut self, peer: NodeId, sides: [Told<'_>; 2]) -> bool {
         let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
         let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
         let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
         let primary = sides.iter().any(|told| told.role == Role::Primary);
         let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
-        let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
-        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[i]) || primary || !early || !away {
+        let away = self.connections.ids().any(|n| n != peer && !self.state.is_connected(n));
+        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[peer]) || primary || !early || !away {
             return false;
         }
         let until = self.now + PATIENCE;
-        self.now < *self.connections[i].crashed_until.get_or_insert(until)
+        self.now < *self.connections[peer].crashed_until.get_or_insert(until)
     }
 }
 
 impl Node {
     /// The own disk; while it is being negotiated what its metadata say.
-    fn disk_in_handshake(&self, d: VolumeNr) -> DiskState {
-        let disk = self.state.disk(d);
-        if disk == DiskState::Negotiating { self.devices[d].disk.attach_state } else { disk }
+    fn disk_in_handshake(&self, volume: VolumeNr) -> DiskState {
+        let disk = self.state.disk(volume);
+        if disk == DiskState::Negotiating { self.devices[volume].disk.attach_state } else { disk }
     }
 
     /// Have two nodes decided to connect, which they have not done yet?
     pub(super) fn is_about_to_connect(&self) -> bool {
-        self.connections.ids().any(|i| self.connections[i].verdict() == Verdict::Connect)
+        self.connections.ids().any(|peer| self.connections[peer].verdict() == Verdict::Connect)
     }
 
     /// What the device has when the nodes are connected, and what the peer's has now.
-    fn size_when_connected(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<[Sector; 2]> {
-        let theirs = self.connections[i].peer_devices[d].link.told.sizes.as_ref()?.current_size;
-        let current = [self.devices[d].size, theirs];
+    fn size_when_connected(&self, peer: NodeId, volume: VolumeNr, part: &Part) -> Option<[Sector; 2]> {
+        let theirs = self.connections[peer].peer_devices[volume].link.told.sizes.as_ref()?.current_size;
+        let current = [self.devices[volume].size, theirs];
         let fresh = [&part.sent.as_ref()?.0, part.uuids.as_ref()?].map(|u| u.current.same(Generation::JUST_CREATED));
         let agreed = [0, 1].map(|n| Some(current[n]).filter(|size| !fresh[n] && size.0 > 0));
-        Some([sizes::when_connected(&self.size_limits(d), agreed, current), theirs])
+        Some([sizes::when_connected(&self.size_limits(volume), agreed, current), theirs])
     }
 
     /// The nodes agree on their data, but on a size while this one or the peer was away: who has what the other one
     /// lacks? `Some(true)`: this node.
-    fn has_grown_alone(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
-        let ([size, theirs], own) = (self.size_when_connected(i, d, part)?, self.devices[d].size);
+    fn has_grown_alone(&self, peer: NodeId, volume: VolumeNr, part: &Part) -> Option<bool> {
+        let ([size, theirs], own) = (self.size_when_connected(peer, volume, part)?, self.devices[volume].size);
         (own != theirs && size == own.max(theirs)).then_some(own > theirs)
     }
 
     /// The positions in a lost Primary's writes that this node and the peer have told each other, if it is the same one
     /// (5.8.1, step 4), and who reconciles by that. Between two that both have urbd's rules nobody does: theirs decide.
-    fn lost_primaries_named(&self, i: NodeId) -> ([Option<u64>; 2], uuid9::Gate) {
-        let c = &self.connections[i];
+    fn lost_primaries_named(&self, peer: NodeId) -> ([Option<u64>; 2], uuid9::Gate) {
+        let c = &self.connections[peer];
         let named = c.attempt().map_or([None; 2], |attempt| attempt.lost);
         let heard = named[1].and_then(|theirs| self.connections.get(theirs.node)?.heard_at).unwrap_or(0);
         let gate = match c.cfg.decides {
@@ -549,13 +562,13 @@ impl Node {
     }
 
     /// What urbd's own rules make of it among several nodes, where the peer has them as well.
-    fn by_own_rules(&self, i: NodeId, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
-        let has = |rule| self.in_mesh9() && self.connections[i].decides_by(rule);
+    fn by_own_rules(&self, peer: NodeId, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
+        let has = |rule| self.in_mesh9() && self.connections[peer].decides_by(rule);
         let equal = || Some(uuid9::Comparison { strategy: Strategy::NoSync, ..found });
         match found.strategy {
             _ if has(Private::InStep) && in_step(sides) => equal(),
             _ if has(Private::NothingToTake) && nothing_to_take(found.rule, sides) => equal(),
-            Strategy::NoSync if has(Private::ReconcileByMarks) => self.reconciled(i, sides),
+            Strategy::NoSync if has(Private::ReconcileByMarks) => self.reconciled(peer, sides),
             Strategy::NoSync => None,
             _ if has(Private::OvertakenByPrimary) => overtaken_by_primary(found, sides),
             _ => None,
@@ -566,15 +579,15 @@ impl Node {
     /// of that (5.8.1, step 4)? Both come to the same conclusion, by what they told each other. With protocol C any
     /// will do, as each has all that was completed; but not against one that is Primary by now, or good where the other
     /// one is not. Both have what a Primary has that both see.
-    fn reconciled(&self, i: NodeId, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
+    fn reconciled(&self, peer: NodeId, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
         let sides = [own, other];
         let primary = sides.map(|told| told.role == Role::Primary);
         let marked = sides.map(|told| told.uuids.dirty_bits > 0);
         let good = own.disk.min(other.disk) >= DiskState::Outdated && own.uuids.current.same(other.uuids.current);
-        if self.state.is_connected(i) || !good || marked == [false; 2] || primary == [true; 2] || in_step(sides) {
+        if self.state.is_connected(peer) || !good || marked == [false; 2] || primary == [true; 2] || in_step(sides) {
             return None;
         }
-        let attempt = self.connections[i].attempt()?;
+        let attempt = self.connections[peer].attempt()?;
         let by_position = match attempt.lost {
             [Some(mine), Some(theirs)] if mine.node == theirs.node && mine.at != theirs.at => Some(mine.at > theirs.at),
             [Some(_), None] => Some(!goes_on(&other)),
@@ -593,7 +606,7 @@ impl Node {
             ([true, false], _) => (Reason::ReconcileBitmap, true),
             ([false, true], _) => (Reason::ReconcileBitmap, false),
             (_, Some(source)) => (Reason::ReconcileDagtag, source),
-            (_, None) => (Reason::ReconcileBitmap, lives_on.unwrap_or(self.cfg.node < i)),
+            (_, None) => (Reason::ReconcileBitmap, lives_on.unwrap_or(self.cfg.node < peer)),
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })
@@ -627,41 +640,41 @@ impl Node {
     }
 
     /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?
-    fn has_changed_since(&self, i: NodeId, d: VolumeNr, sent: &Uuids110) -> bool {
-        let Some(now) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
+    fn has_changed_since(&self, peer: NodeId, volume: VolumeNr, sent: &Uuids110) -> bool {
+        let Some(now) = self.uuids110(peer, volume, UuidFlags::NONE) else { return true };
         // What a Primary writes meanwhile is its own to tell of.
         // What a target copies meanwhile it marks for the others.
         let copies = sent.flags.contains(UuidFlags::SYNC_TARGET);
         let writes = self.in_mesh9() && (copies || !sent.flags.contains(UuidFlags::STABLE));
         let bits = |u: &Uuids110| if writes { 0 } else { u.dirty_bits };
-        let of = |u: &Uuids110| (u.current, u.bitmap(i), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
+        let of = |u: &Uuids110| (u.current, u.bitmap(peer), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
         of(&now) != of(sent)
     }
 
     /// Has this node another generation than it has told, or ceased to be a target? A further source is told if it has
     /// become one.
-    fn has_moved_since(&self, i: NodeId, d: VolumeNr, part: &Part) -> bool {
+    fn has_moved_since(&self, peer: NodeId, volume: VolumeNr, part: &Part) -> bool {
         let (Some(outcome), Some((sent, _))) = (part.outcome, &part.sent) else { return false };
-        if self.has_become_target(i, d, part) && outcome.replication == Replication::WFBitMapT {
-            return self.devices[d].backing.as_ref().is_none_or(|b| b.md.current != sent.current);
+        if self.has_become_target(peer, volume, part) && outcome.replication == Replication::WFBitMapT {
+            return self.devices[volume].backing.as_ref().is_none_or(|b| b.md.current != sent.current);
         }
         let of = |u: &Uuids110| (u.current, is_target(u));
-        self.uuids110(i, d, UuidFlags::NONE).as_ref().map(of) != Some(of(sent))
+        self.uuids110(peer, volume, UuidFlags::NONE).as_ref().map(of) != Some(of(sent))
     }
 
     /// Has a resync begun since this node has said what it has?
-    fn has_become_target(&self, i: NodeId, d: VolumeNr, part: &Part) -> bool {
+    fn has_become_target(&self, peer: NodeId, volume: VolumeNr, part: &Part) -> bool {
         let was = part.sent.as_ref().is_some_and(|(sent, _)| is_target(sent));
-        !was && self.uuids110(i, d, UuidFlags::NONE).as_ref().is_some_and(is_target)
+        !was && self.uuids110(peer, volume, UuidFlags::NONE).as_ref().is_some_and(is_target)
     }
 
     /// A copy that was behind only by hearsay is good with this change (C13). Among several peers this is known at
     /// once: a write that follows must reach it.
-    fn disk_when_connected(&self, d: VolumeNr, part: &Part, outcome: Outcome) -> DiskState {
+    fn disk_when_connected(&self, volume: VolumeNr, part: &Part, outcome: Outcome) -> DiskState {
         let (Some((sent, DiskState::UpToDate)), Some(theirs)) = (&part.sent, &part.uuids) else { return outcome.disk };
         let hearsay = matches!(outcome.disk, DiskState::Outdated | DiskState::Consistent);
         let equal = outcome.replication == Replication::Established && sent.current.same(theirs.current);
-        if self.in_mesh9() && hearsay && equal && self.state.disk(d) == DiskState::UpToDate {
+        if self.in_mesh9() && hearsay && equal && self.state.disk(volume) == DiskState::UpToDate {
             DiskState::UpToDate
         } else {
             outcome.disk
@@ -680,8 +693,8 @@ impl Connection {
     }
 
     /// This volume's part in it.
-    fn part_mut(&mut self, d: VolumeNr) -> Option<&mut Part> {
-        self.attempt_mut().map(|attempt| &mut attempt.volumes[d])
+    fn part_mut(&mut self, volume: VolumeNr) -> Option<&mut Part> {
+        self.attempt_mut().map(|attempt| &mut attempt.volumes[volume])
     }
 
     /// How far the attempt is. Without one: open.
@@ -748,8 +761,8 @@ fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
 impl Connection {
     /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
     /// now, nothing follows from that.
-    pub(crate) fn uuids_of_handshake(&mut self, d: VolumeNr, packet: Uuids110) {
-        let Some(part) = self.part_mut(d) else { return };
+    pub(crate) fn uuids_of_handshake(&mut self, volume: VolumeNr, packet: Uuids110) {
+        let Some(part) = self.part_mut(volume) else { return };
         if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
             part.outcome = None;
         }

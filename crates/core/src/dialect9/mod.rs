@@ -48,14 +48,15 @@ pub(crate) const fn role_word(role: wire::Role) -> StateWord {
 impl Resource {
     /// What every change brings with it in 9's dialect, before anything else that it does.
     pub(crate) fn follow_change9(&mut self, old: &State) {
-        for i in self.node.connections.ids() {
-            for d in self.node.devices.ids() {
-                let lost = old.replicates(i, d) && !self.node.state.replicates(i, d);
-                let source = old.replication(i, d).is_source();
-                let pd = &mut self.node.connections[i].peer_devices[d];
+        for peer in self.node.connections.ids() {
+            for volume in self.node.devices.ids() {
+                let lost = old.replicates(peer, volume) && !self.node.state.replicates(peer, volume);
+                let source = old.replication(peer, volume).is_source();
+                let pd = &mut self.node.connections[peer].peer_devices[volume];
                 pd.lasting.was_established |= lost;
-                let comes = old.disk(d) < DiskState::Inconsistent && self.node.state.disk(d) >= DiskState::Inconsistent;
-                if lost || self.node.state.replicates(i, d) {
+                let comes = old.disk(volume) < DiskState::Inconsistent
+                    && self.node.state.disk(volume) >= DiskState::Inconsistent;
+                if lost || self.node.state.replicates(peer, volume) {
                     pd.lasting.end_heard = !(lost && source);
                 } else if comes {
                     // Of what ended while the disk was not in use it knows nothing.
@@ -83,61 +84,68 @@ impl Resource {
         if self.fencing_policy() == Fencing::DontCare {
             return;
         }
-        let good = |s: &State, i, d| s.worst_disk(i, d) == DiskState::UpToDate && s.replicates(i, d);
-        for i in self.node.connections.ids().filter(|i| self.node.connections[*i].speaks9()).collect::<Vec<_>>() {
-            let all = self.node.devices.ids().all(|d| good(&self.node.state, i, d));
-            let worse = self.node.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
+        let good =
+            |s: &State, peer, volume| s.worst_disk(peer, volume) == DiskState::UpToDate && s.replicates(peer, volume);
+        for peer in
+            self.node.connections.ids().filter(|peer| self.node.connections[*peer].speaks9()).collect::<Vec<_>>()
+        {
+            let all = self.node.devices.ids().all(|volume| good(&self.node.state, peer, volume));
+            let worse = self.node.devices.ids().any(|volume| old.peer_disk(peer, volume) != DiskState::UpToDate);
             if all && worse {
-                self.out.handler(Handler::UnfencePeer, None, Some(i));
+                self.out.handler(Handler::UnfencePeer, None, Some(peer));
             }
         }
     }
 
     /// Is the peer who it is taken for, and can this node do what the dialect asks for? If not, the link has ended.
-    pub(crate) fn fits_dialect9(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) -> bool {
-        let (own, peer) = (self.node.cfg.node.index() as u32, i.index() as u32);
-        if (theirs.sender_node, theirs.receiver_node) != (peer, own) {
+    pub(crate) fn fits_dialect9(&mut self, peer: NodeId, theirs: &wire::ConnectionFeatures) -> bool {
+        let (own, other) = (self.node.cfg.node.index() as u32, peer.index() as u32);
+        if (theirs.sender_node, theirs.receiver_node) != (other, own) {
             let text = format!(
                 "the peer is node {} and takes this one for node {}; make node-id equal on both nodes",
                 theirs.sender_node, theirs.receiver_node
             );
-            self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::WrongNodeId, text);
+            self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::WrongNodeId, text);
             return false;
         }
-        let backing = |d: &VolumeNr| self.node.devices[*d].backing.as_ref();
-        let old = self.node.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
-        if let Some(d) = old {
-            let text = format!("DRBD 9's dialect needs metadata of format v09, volume {d} has v08; convert it");
-            self.out.give_up(i, Topic::OldMetadata, text);
+        let backing = |volume: &VolumeNr| self.node.devices[*volume].backing.as_ref();
+        let old = self
+            .node
+            .devices
+            .ids()
+            .find(|volume| backing(volume).is_some_and(|b| b.md.version() == meta::Version::V08));
+        if let Some(volume) = old {
+            let text = format!("DRBD 9's dialect needs metadata of format v09, volume {volume} has v08; convert it");
+            self.out.give_up(peer, Topic::OldMetadata, text);
             return false;
         }
         true
     }
 
     /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
-    pub(crate) fn shake_hands9(&mut self, i: NodeId) {
-        if self.node.connections[i].speaks9() && self.node.cfg.node < i {
-            self.begin_connect(i);
+    pub(crate) fn shake_hands9(&mut self, peer: NodeId) {
+        if self.node.connections[peer].speaks9() && self.node.cfg.node < peer {
+            self.begin_connect(peer);
         }
     }
 
     /// The last attempt to connect came to nothing: the next one.
-    pub(crate) fn connect_again(&mut self, i: NodeId) {
-        if let Some(nine) = self.node.connections[i].nine_mut() {
+    pub(crate) fn connect_again(&mut self, peer: NodeId) {
+        if let Some(nine) = self.node.connections[peer].nine_mut() {
             nine.again = None;
-            self.begin_connect(i);
+            self.begin_connect(peer);
         }
     }
 
-    pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
+    pub(crate) fn handshake9_overdue(&mut self, peer: NodeId) {
         let text = "the peer did not go on with the handshake in time".to_owned();
-        self.out.drop_link(i, ConnectionState::Timeout, Topic::HandshakeTimeout, text);
+        self.out.drop_link(peer, ConnectionState::Timeout, Topic::HandshakeTimeout, text);
     }
 
     /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
     /// come so far.
-    pub(crate) fn peer_refuses(&mut self, i: NodeId) {
-        let own = self.node.connections[i].nine_mut().and_then(|nine| nine.refused.take());
+    pub(crate) fn peer_refuses(&mut self, peer: NodeId) {
+        let own = self.node.connections[peer].nine_mut().and_then(|nine| nine.refused.take());
         let (name, text) = match own {
             Some(reason) => (Named::from(reason), reason.to_string()),
             None => (
@@ -146,30 +154,30 @@ impl Resource {
             ),
         };
         let text = format!("{text}; not connecting any more");
-        self.out.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
-        self.out.part(i);
+        self.out.tell(Severity::Error, None, Some(peer), name, Event::GaveUp, text);
+        self.out.part(peer);
     }
 }
 
 impl Node {
     /// What is hashed of two challenges: that of the peer, which this node answers, and the own one. 9 adds who answers
     /// (`docs/spec/wire-protocol.md` 7.3).
-    pub(crate) fn salted(&self, i: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {
-        if !self.connections[i].speaks9() {
+    pub(crate) fn salted(&self, peer: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {
+        if !self.connections[peer].speaks9() {
             return [theirs, own];
         }
         let salted = |mut challenge: Vec<u8>, node: NodeId| {
             challenge.extend((node.index() as u32).to_be_bytes());
             challenge
         };
-        [salted(theirs, self.cfg.node), salted(own, i)]
+        [salted(theirs, self.cfg.node), salted(own, peer)]
     }
 
     /// Until when the handshake of a link must get further.
-    pub(crate) fn handshake9_timer(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let link = c.link.as_ref().filter(|_| c.speaks9() && !self.state.is_connected(i))?;
-        Some(c.last_heard.max(link.phase_since) + self.connections[i].handshake9_patience())
+    pub(crate) fn handshake9_timer(&self, peer: NodeId) -> Option<Instant> {
+        let c = &self.connections[peer];
+        let link = c.link.as_ref().filter(|_| c.speaks9() && !self.state.is_connected(peer))?;
+        Some(c.last_heard.max(link.phase_since) + self.connections[peer].handshake9_patience())
     }
 }
 

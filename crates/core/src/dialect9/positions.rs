@@ -22,41 +22,42 @@ const MOST_UNTOLD: usize = 1 << 18;
 
 impl Resource {
     /// A write goes to a peer: its position is said if the peer cannot know it.
-    pub(crate) fn announce_position(&mut self, i: NodeId, at: u64, len: ByteLen) {
+    pub(crate) fn announce_position(&mut self, peer: NodeId, at: u64, len: ByteLen) {
         let before = at - len.0 / 512;
-        let Some(nine) = self.node.connections[i].nine_mut() else { return };
+        let Some(nine) = self.node.connections[peer].nine_mut() else { return };
         let known = nine.position_told.replace(at);
         if known != Some(before) {
-            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(before)));
+            self.send_connection(peer, Socket::Data, Packet::Dagtag(Dagtag(before)));
         }
-        self.positions.sent(i, at);
+        self.positions.sent(peer, at);
     }
 
     /// Peers that get what is written from now on are told where that begins.
     pub(crate) fn tell_positions(&mut self, old: &State) {
-        for i in self.node.connections.ids() {
-            let gets = |state: &State, d| {
-                let pair = state.pair(i, d);
+        for peer in self.node.connections.ids() {
+            let gets = |state: &State, volume| {
+                let pair = state.pair(peer, volume);
                 write(pair.replication, pair.disk, wire::Version::MAX.number()) == ToPeer::Data
             };
-            let wants = |d| self.node.connections[i].peer_devices[d].link.told.when_bad == WhenBad::Writes;
-            let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent && !wants(d);
-            let begins = |d| {
-                let now = gets(&self.node.state, d) && !inconsistent(&self.node.state, d);
-                now && (!gets(old, d) || inconsistent(old, d))
+            let wants = |volume| self.node.connections[peer].peer_devices[volume].link.told.when_bad == WhenBad::Writes;
+            let inconsistent =
+                |state: &State, volume| state.peer_disk(peer, volume) == DiskState::Inconsistent && !wants(volume);
+            let begins = |volume| {
+                let now = gets(&self.node.state, volume) && !inconsistent(&self.node.state, volume);
+                now && (!gets(old, volume) || inconsistent(old, volume))
             };
-            if self.node.connections[i].speaks9() && self.node.devices.ids().any(begins) {
-                self.tell_position(i);
+            if self.node.connections[peer].speaks9() && self.node.devices.ids().any(begins) {
+                self.tell_position(peer);
             }
         }
     }
 
     /// From now on a peer gets what is written.
-    pub(crate) fn tell_position(&mut self, i: NodeId) {
+    pub(crate) fn tell_position(&mut self, peer: NodeId) {
         let own = self.positions.own();
-        let told = self.node.connections[i].nine_mut().map(|nine| nine.position_told.replace(own));
+        let told = self.node.connections[peer].nine_mut().map(|nine| nine.position_told.replace(own));
         if told.is_some_and(|told| told != Some(own)) {
-            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
+            self.send_connection(peer, Socket::Data, Packet::Dagtag(Dagtag(own)));
         }
     }
 
@@ -69,7 +70,7 @@ impl Resource {
             self.say(&due);
         }
         self.out.chores.mark();
-        self.node.connections.ids().for_each(|i| self.answer_flush(i));
+        self.node.connections.ids().for_each(|peer| self.answer_flush(peer));
     }
 
     /// What can be said of the newest writes is said now.
@@ -82,9 +83,9 @@ impl Resource {
     /// P_PEER_ACK.
     fn say(&mut self, due: &Due) {
         let ack = PeerAck { nodes: due.has.into(), dagtag: Dagtag(due.at) };
-        for i in due.to {
-            if self.node.connections.get(i).is_some_and(|c| c.speaks9()) {
-                self.send_connection(i, Socket::Control, Packet::PeerAck(ack));
+        for peer in due.to {
+            if self.node.connections.get(peer).is_some_and(|c| c.speaks9()) {
+                self.send_connection(peer, Socket::Control, Packet::PeerAck(ack));
             }
         }
     }
@@ -98,35 +99,35 @@ impl Resource {
     // -- a peer's ----------------------------------------------------------------------------------------------------
 
     /// A write of a peer.
-    pub(crate) fn peer_wrote(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let Some(nine) = self.node.connections[i].nine_mut() else { return };
+    pub(crate) fn peer_wrote(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
+        let Some(nine) = self.node.connections[peer].nine_mut() else { return };
         nine.heard.at = nine.heard.at.wrapping_add(range.len().0 / 512);
         let at = nine.heard.at;
-        let c = &mut self.node.connections[i];
+        let c = &mut self.node.connections[peer];
         c.heard_at = Some(at);
-        c.unsettled.push_back(Unsettled { at, volume: d, range, log: InLog::OfWrite });
+        c.unsettled.push_back(Unsettled { at, volume, range, log: InLog::OfWrite });
         if c.unsettled.len() > MOST_UNTOLD {
             let text = "the peer does not say which nodes have its writes".to_owned();
-            self.out.protocol_error(i, Topic::NoPeerAcks, text);
+            self.out.protocol_error(peer, Topic::NoPeerAcks, text);
         }
     }
 
     /// P_PEER_ACK: who has the peer's writes up to one that this node got.
-    pub(crate) fn peer_has_told(&mut self, i: NodeId, ack: &PeerAck) {
-        if !self.node.connections[i].speaks9() {
+    pub(crate) fn peer_has_told(&mut self, peer: NodeId, ack: &PeerAck) {
+        if !self.node.connections[peer].speaks9() {
             return;
         }
-        let unsettled = &mut self.node.connections[i].unsettled;
+        let unsettled = &mut self.node.connections[peer].unsettled;
         match unsettled.iter().position(|write| write.at == ack.dagtag.0) {
             Some(n) => {
                 let told: Vec<_> = unsettled.drain(..=n).collect();
                 if !told.is_empty() && self.node.connections.members().len() > 1 {
-                    self.note_peer_ack(i, &told, ack.nodes.nodes());
+                    self.note_peer_ack(peer, &told, ack.nodes.nodes());
                 }
             }
             None => {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
-                self.out.drop_link(i, ConnectionState::NetworkFailure, Topic::UnknownPosition, text);
+                self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::UnknownPosition, text);
             }
         }
     }

@@ -23,8 +23,8 @@ const MOST_TIMES: u64 = 5;
 impl Resource {
     /// Has a disk become Consistent with this change, as a Primary was lost, or is it known again what it is worth?
     pub(super) fn note_survival(&mut self, old: &State) {
-        for d in self.node.devices.ids() {
-            let (reason, text) = match (old.disk(d), self.node.state.disk(d)) {
+        for volume in self.node.devices.ids() {
+            let (reason, text) = match (old.disk(volume), self.node.state.disk(volume)) {
                 (DiskState::UpToDate, DiskState::Consistent) => {
                     self.settling.lost = true;
                     (Topic::PrimaryLost, "a Primary is lost: perhaps others go on with it, or have more of its writes")
@@ -34,7 +34,7 @@ impl Resource {
                 }
                 _ => continue,
             };
-            self.out.note(Severity::Info, Some(d), None, reason, text);
+            self.out.note(Severity::Info, Some(volume), None, reason, text);
         }
     }
 
@@ -45,7 +45,8 @@ impl Resource {
 
     /// Are the others to be asked whether somebody sees a Primary?
     pub(crate) fn is_to_settle(&self) -> bool {
-        let waits = || self.node.devices.ids().any(|d| self.is_consistent_in_company(d)) && !self.holds_back();
+        let waits =
+            || self.node.devices.ids().any(|volume| self.is_consistent_in_company(volume)) && !self.holds_back();
         self.settling.lost || self.settling.heard || waits()
     }
 
@@ -53,8 +54,9 @@ impl Resource {
     pub(crate) fn is_unsettled(&self) -> bool {
         let doubtful =
             |pair: &PairState| pair.replication == Replication::Established && pair.disk == DiskState::Consistent;
-        let doubtful =
-            |d| self.node.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.node.connections[i].speaks9());
+        let doubtful = |volume| {
+            self.node.state.pairs(volume).any(|(peer, pair)| doubtful(pair) && self.node.connections[peer].speaks9())
+        };
         let own = self.node.state.has_consistent_disk() && self.is_to_settle();
         self.holds_back() || own || self.node.devices.ids().any(doubtful)
     }
@@ -99,26 +101,26 @@ impl Resource {
     }
 
     fn has_settled(&mut self) {
-        let disks = self.node.devices.ids().filter(|d| self.node.state.disk(*d) == DiskState::Consistent);
-        let change: Change = disks.map(|d| Set::Disk(d, DiskState::UpToDate)).collect();
+        let disks = self.node.devices.ids().filter(|volume| self.node.state.disk(*volume) == DiskState::Consistent);
+        let change: Change = disks.map(|volume| Set::Disk(volume, DiskState::UpToDate)).collect();
         self.took_place(change);
     }
 }
 
 impl Node {
     /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
-    fn is_consistent_in_company(&self, d: VolumeNr) -> bool {
-        let beside = |(i, pair): (NodeId, &PairState)| {
-            pair.replication >= Replication::Established && self.connections[i].speaks9()
+    fn is_consistent_in_company(&self, volume: VolumeNr) -> bool {
+        let beside = |(peer, pair): (NodeId, &PairState)| {
+            pair.replication >= Replication::Established && self.connections[peer].speaks9()
         };
-        self.state.disk(d) == DiskState::Consistent && self.state.pairs(d).any(beside)
+        self.state.disk(volume) == DiskState::Consistent && self.state.pairs(volume).any(beside)
     }
 
     /// A peer says that it has settled, and knows this node's word: so has this one (2.2 C16).
-    pub(super) fn settles_with(&self, i: NodeId, d: VolumeNr, theirs: DiskState) -> bool {
-        let both = [self.state.disk(d), self.state.peer_disk(i, d)] == [DiskState::Consistent; 2];
-        let at_rest = self.state.replication(i, d) == Replication::Established;
-        let stable = || self.depends_on_nobody_else(i, d) && !self.sees_primary();
+    pub(super) fn settles_with(&self, peer: NodeId, volume: VolumeNr, theirs: DiskState) -> bool {
+        let both = [self.state.disk(volume), self.state.peer_disk(peer, volume)] == [DiskState::Consistent; 2];
+        let at_rest = self.state.replication(peer, volume) == Replication::Established;
+        let stable = || self.depends_on_nobody_else(peer, volume) && !self.sees_primary();
         both && at_rest && theirs == DiskState::UpToDate && stable() && !self.holds_back()
     }
 }

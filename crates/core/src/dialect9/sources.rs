@@ -19,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Resource {
     /// A source has said what its data depends on. What it was asked as a Primary before that does not count.
-    pub(crate) fn note_unstable(&mut self, i: NodeId, d: VolumeNr) {
-        if self.node.state.replication(i, d).is_target() && !self.depends_on_nobody_else(i, d) {
-            self.node.connections[i].peer_devices[d].resync.unstable = true;
-            let passes = self.node.connections.values_mut().map(|c| &mut c.peer_devices[d].resync.last_pass);
-            passes.filter(|pass| pass.asks(i)).for_each(|pass| *pass = LastPass::Ahead);
+    pub(crate) fn note_unstable(&mut self, peer: NodeId, volume: VolumeNr) {
+        if self.node.state.replication(peer, volume).is_target() && !self.depends_on_nobody_else(peer, volume) {
+            self.node.connections[peer].peer_devices[volume].resync.unstable = true;
+            let passes = self.node.connections.values_mut().map(|c| &mut c.peer_devices[volume].resync.last_pass);
+            passes.filter(|pass| pass.asks(peer)).for_each(|pass| *pass = LastPass::Ahead);
         }
         self.out.chores.mark();
     }
@@ -31,21 +31,21 @@ impl Resource {
     /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
     /// compared. With a Primary that is at once, in a handshake: as long as it is that nothing else compares them, and
     /// no further source, which depends on it, ends its resync before.
-    pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
+    pub(super) fn end_unstable(&mut self, peer: NodeId, volume: VolumeNr) {
         let text = "the source has depended on a Primary meanwhile: comparing once more";
-        if self.in_mesh9() && self.node.state.peers[i].role() == Role::Primary {
-            return self.out.compare_anew(i, Topic::ResyncUnstable, text.to_owned());
+        if self.in_mesh9() && self.node.state.peers[peer].role() == Role::Primary {
+            return self.out.compare_anew(peer, Topic::ResyncUnstable, text.to_owned());
         }
-        self.out.note(Severity::Info, Some(d), Some(i), Topic::ResyncUnstable, text);
-        self.took_place(Set::Replication(i, d, Replication::Established));
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::ResyncUnstable, text);
+        self.took_place(Set::Replication(peer, volume, Replication::Established));
         if !self.sees_primary() {
-            self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
+            self.send_uuids110(peer, volume, UuidFlags::GOT_STABLE);
         }
     }
 
     /// A peer has said whether its data depends on a Primary: another source may come first now.
-    pub(super) fn choose_source_anew(&mut self, d: VolumeNr) {
-        if self.in_mesh9() && self.node.state.pairs(d).any(|(_, pair)| pair.replication.is_target()) {
+    pub(super) fn choose_source_anew(&mut self, volume: VolumeNr) {
+        if self.in_mesh9() && self.node.state.pairs(volume).any(|(_, pair)| pair.replication.is_target()) {
             self.took_place(Change::default());
         }
     }
@@ -53,14 +53,14 @@ impl Resource {
     /// Nobody brings this node up to date although its copy is bad, as its source was lost, and a good one is within
     /// reach that depends on nothing: after a while they connect anew, and compare.
     pub(crate) fn check_lagging(&mut self) {
-        for d in self.node.devices.ids() {
-            let good = self.good_source_at_rest(d);
-            let since = good.map(|_| self.node.devices[d].lags_since.unwrap_or(self.node.now));
-            self.node.devices[d].lags_since = since;
-            if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.node.now)) {
-                self.node.devices[d].lags_since = None;
+        for volume in self.node.devices.ids() {
+            let good = self.good_source_at_rest(volume);
+            let since = good.map(|_| self.node.devices[volume].lags_since.unwrap_or(self.node.now));
+            self.node.devices[volume].lags_since = since;
+            if let Some(peer) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.node.now)) {
+                self.node.devices[volume].lags_since = None;
                 let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
-                self.out.compare_anew(i, Topic::LagsBehind, text);
+                self.out.compare_anew(peer, Topic::LagsBehind, text);
             }
         }
     }
@@ -69,23 +69,23 @@ impl Resource {
 impl Node {
     /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that
     /// waits for another.
-    pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
-        self.devices.ids().find_map(|d| self.state.source_but(d, i))
+    pub(crate) fn source_of_target(&self, peer: NodeId) -> Option<NodeId> {
+        self.devices.ids().find_map(|volume| self.state.source_but(volume, peer))
     }
 
     /// The one of this node's sources that is copied from; not this peer.
-    pub(super) fn active_source(&self, d: VolumeNr, but: NodeId) -> Option<NodeId> {
+    pub(super) fn active_source(&self, volume: VolumeNr, but: NodeId) -> Option<NodeId> {
         let active = |(_, pair): &(NodeId, &PairState)| pair.replication.is_target() && !pair.paused.by_other;
-        let mut all = self.state.pairs(d).filter(active).map(|(i, _)| i);
-        all.next().filter(|i| *i != but && self.in_mesh9())
+        let mut all = self.state.pairs(volume).filter(active).map(|(peer, _)| peer);
+        all.next().filter(|peer| *peer != but && self.in_mesh9())
     }
 
     /// Does what this peer has depend on no Primary, but perhaps on this node? Who has not urbd's rules copies also
     /// between two that both get what one Primary writes: this node has that from the Primary itself.
-    pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
-        let primaries = self.connections[i].peer_devices[d].told_primaries();
-        let writes_here = |n: NodeId| self.state.peers[n].role() == Role::Primary && self.state.replicates(n, d);
-        let known = self.state.is_connected(i) && !self.connections[i].decides_by(Private::InStep);
+    pub(crate) fn depends_on_nobody_else(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let primaries = self.connections[peer].peer_devices[volume].told_primaries();
+        let writes_here = |n: NodeId| self.state.peers[n].role() == Role::Primary && self.state.replicates(n, volume);
+        let known = self.state.is_connected(peer) && !self.connections[peer].decides_by(Private::InStep);
         let mut others = primaries.without(NodeMask::of(self.cfg.node)).and(self.connections.members()).into_iter();
         let far = primaries.without(NodeMask::of(self.cfg.node)).without(self.connections.members());
         !self.in_mesh9() || far.is_empty() && others.all(|n| known && writes_here(n))
@@ -94,25 +94,25 @@ impl Node {
     /// Has a source depended on a Primary while it was copied from? What it has marked of that one's writes when that
     /// one was lost may not have been heard of here: it is compared anew. Who has become Primary itself has said it on
     /// the data stream before it answers what it is asked in the last pass.
-    pub(super) fn is_unstable(&self, i: NodeId, d: VolumeNr) -> bool {
-        let rs = &self.connections[i].peer_devices[d].resync;
-        rs.unstable && rs.last_pass != LastPass::Begun(Some(i))
+    pub(super) fn is_unstable(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let rs = &self.connections[peer].peer_devices[volume].resync;
+        rs.unstable && rs.last_pass != LastPass::Begun(Some(peer))
     }
 
     /// Can such a source, which is Primary by now, be asked what was not heard of?
-    pub(super) fn asks_once_more(&self, i: NodeId, d: VolumeNr) -> bool {
-        let primary = self.state.peers[i].role() == Role::Primary;
-        primary && self.is_unstable(i, d) && self.connections[i].version() >= FLUSHES
+    pub(super) fn asks_once_more(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let primary = self.state.peers[peer].role() == Role::Primary;
+        primary && self.is_unstable(peer, volume) && self.connections[peer].version() >= FLUSHES
     }
 
     /// A resync from this peer is not to end now: another source is about to be one, or this node has told what it is
     /// as long as this goes on. Or the source depends on a Primary, which does not bring this node up to date: what
     /// it gets of that one follows.
-    pub(crate) fn end_must_wait(&self, i: NodeId, d: VolumeNr) -> bool {
-        let begins = |(n, pair): (NodeId, &PairState)| n != i && pair.replication == Replication::WFBitMapT;
+    pub(crate) fn end_must_wait(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let begins = |(n, pair): (NodeId, &PairState)| n != peer && pair.replication == Replication::WFBitMapT;
         let shakes = |c: &Connection| c.nine().is_some_and(|nine| nine.attempt.is_some());
-        let depends = !self.depends_on_nobody_else(i, d) && !self.lets_primary_end(i, d);
-        self.in_mesh9() && (depends || self.state.pairs(d).any(begins) || self.connections.values().any(shakes))
+        let depends = !self.depends_on_nobody_else(peer, volume) && !self.lets_primary_end(peer, volume);
+        self.in_mesh9() && (depends || self.state.pairs(volume).any(begins) || self.connections.values().any(shakes))
     }
 
     /// What a handshake with this peer comes to while this node, or the peer, is brought up to date by a third one:
@@ -120,7 +120,7 @@ impl Node {
     /// node that copies another volume it is no target. Anything else is for later.
     pub(super) fn beside_another_source(
         &self,
-        (i, d): (NodeId, VolumeNr),
+        (peer, volume): (NodeId, VolumeNr),
         begins: Replication,
         [own, other]: [Told<'_>; 2],
     ) -> Result<(), Reason> {
@@ -135,12 +135,12 @@ impl Node {
             told.disk == DiskState::UpToDate && !may_have_more
         };
         let fits = match target {
-            [false, false] => match self.state.source_but(d, i) {
+            [false, false] => match self.state.source_but(volume, peer) {
                 Some(first) => {
-                    let marked = self.state.sources_to_be(d).contains(first);
+                    let marked = self.state.sources_to_be(volume).contains(first);
                     marked && begins == Replication::WFBitMapT && serves(other)
                 }
-                None => begins != Replication::WFBitMapS || self.source_of_target(i).is_none(),
+                None => begins != Replication::WFBitMapS || self.source_of_target(peer).is_none(),
             },
             [true, false] => begins == Replication::WFBitMapT && serves(other),
             [false, true] => begins == Replication::WFBitMapS && serves(own),
@@ -154,18 +154,18 @@ impl Node {
         self.devices.values().filter_map(|dev| dev.lags_since).min().map(|since| since + PATIENCE)
     }
 
-    fn good_source_at_rest(&self, d: VolumeNr) -> Option<NodeId> {
-        let bad = matches!(self.state.disk(d), DiskState::Inconsistent | DiskState::Outdated);
-        if !bad || !self.in_mesh9() || self.state.pairs(d).any(|(_, p)| p.replication > Replication::Established) {
+    fn good_source_at_rest(&self, volume: VolumeNr) -> Option<NodeId> {
+        let bad = matches!(self.state.disk(volume), DiskState::Inconsistent | DiskState::Outdated);
+        if !bad || !self.in_mesh9() || self.state.pairs(volume).any(|(_, p)| p.replication > Replication::Established) {
             return None;
         }
-        let told = |i: NodeId| self.connections[i].peer_devices[d].link.told.uuids110.as_ref();
-        let stable = |i: NodeId| told(i).is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
+        let told = |peer: NodeId| self.connections[peer].peer_devices[volume].link.told.uuids110.as_ref();
+        let stable = |peer: NodeId| told(peer).is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         // Who could not read some blocks would not read them now.
-        let serves = |i: &NodeId| {
-            let pair = self.state.pair(*i, d);
+        let serves = |peer: &NodeId| {
+            let pair = self.state.pair(*peer, volume);
             let good = pair.replication == Replication::Established && pair.disk == DiskState::UpToDate;
-            good && stable(*i) && self.bits_failed(*i, d) == 0
+            good && stable(*peer) && self.bits_failed(*peer, volume) == 0
         };
         self.connections.ids().find(serves)
     }

@@ -58,12 +58,12 @@ impl Resource {
     pub(crate) fn lost_writes_flushed(
         &mut self,
         lost: NodeId,
-        d: VolumeNr,
+        volume: VolumeNr,
         since: Instant,
         result: Result<(), IoError>,
     ) {
         if result.is_err() {
-            self.flush_error(d);
+            self.flush_error(volume);
         }
         match &mut self.node.connections[lost].loss {
             Loss::Flushing(left, begun) if *begun == since => *left -= 1,
@@ -74,104 +74,111 @@ impl Resource {
     fn tell_survivors(&mut self, lost: NodeId) {
         let at = self.node.connections[lost].heard_at.unwrap_or(0);
         let others: Vec<_> =
-            self.node.connections.ids().filter(|i| *i != lost && self.node.state.is_connected(*i)).collect();
-        for i in others {
-            let both = |d| self.node.state.worst_disk(i, d) >= DiskState::Inconsistent;
-            let volumes: Vec<_> =
-                self.node.devices.ids().filter(|d| self.node.state.replicates(i, *d) && both(*d)).collect();
-            for d in volumes.iter().copied() {
-                self.send_current_uuid(i, d);
+            self.node.connections.ids().filter(|peer| *peer != lost && self.node.state.is_connected(*peer)).collect();
+        for peer in others {
+            let both = |volume| self.node.state.worst_disk(peer, volume) >= DiskState::Inconsistent;
+            let volumes: Vec<_> = self
+                .node
+                .devices
+                .ids()
+                .filter(|volume| self.node.state.replicates(peer, *volume) && both(*volume))
+                .collect();
+            for volume in volumes.iter().copied() {
+                self.send_current_uuid(peer, volume);
             }
             if !volumes.is_empty() {
                 let packet = PeerDagtag { dagtag: Dagtag(at), node: lost };
-                self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
-                let survivor = &mut self.node.connections[i].survivor;
+                self.send_connection(peer, Socket::Data, Packet::PeerDagtag(packet));
+                let survivor = &mut self.node.connections[peer].survivor;
                 (survivor.told, survivor.until) =
                     (Some(LostPrimary { node: lost, at }), Some(self.node.now + PATIENCE));
-                self.compare_survivors(i);
+                self.compare_survivors(peer);
             }
         }
     }
 
-    fn send_current_uuid(&mut self, i: NodeId, d: VolumeNr) {
-        let weak_nodes = self.weak_nodes(d);
-        let Some(current) = self.node.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }));
+    fn send_current_uuid(&mut self, peer: NodeId, volume: VolumeNr) {
+        let weak_nodes = self.weak_nodes(volume);
+        let Some(current) = self.node.devices[volume].backing.as_ref().map(|b| b.md.current) else { return };
+        self.send(peer, Socket::Data, volume, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }));
     }
 
     /// P_PEER_DAGTAG of a connected peer: the last write that it has of a node that it has lost.
-    pub(super) fn survivor_speaks(&mut self, i: NodeId, named: LostPrimary) {
-        self.node.connections[i].survivor.named = Some(named);
-        if named.node == i || !self.node.connections.members().contains(named.node) {
-            self.node.connections[i].survivor.named = None;
+    pub(super) fn survivor_speaks(&mut self, peer: NodeId, named: LostPrimary) {
+        self.node.connections[peer].survivor.named = Some(named);
+        if named.node == peer || !self.node.connections.members().contains(named.node) {
+            self.node.connections[peer].survivor.named = None;
         } else if self.node.state.is_connected(named.node) {
             // Perhaps it is lost here, too, and this node does not know yet.
             self.send_ping(named.node);
         } else {
-            self.compare_survivors(i);
+            self.compare_survivors(peer);
         }
     }
 
     /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
     /// conclusion. Of one that only the other node has lost nothing follows.
-    fn compare_survivors(&mut self, i: NodeId) {
-        let Survivor { told: Some(mine), named: Some(named), .. } = self.node.connections[i].survivor else { return };
+    fn compare_survivors(&mut self, peer: NodeId) {
+        let Survivor { told: Some(mine), named: Some(named), .. } = self.node.connections[peer].survivor else {
+            return;
+        };
         if mine.node != named.node || self.node.state.is_connected(named.node) {
             return;
         }
-        let idle = |d: VolumeNr| {
-            let good = self.node.state.worst_disk(i, d) >= DiskState::Consistent;
-            good && self.node.state.replication(i, d) == Replication::Established
+        let idle = |volume: VolumeNr| {
+            let good = self.node.state.worst_disk(peer, volume) >= DiskState::Consistent;
+            good && self.node.state.replication(peer, volume) == Replication::Established
         };
         if !self.node.devices.ids().all(idle) {
             // A resync that has begun, or whose bitmap is awaited, is not over with this.
-            let survivor = &mut self.node.connections[i].survivor;
+            let survivor = &mut self.node.connections[peer].survivor;
             (survivor.told, survivor.named) = (None, None);
             return;
         }
-        self.node.connections[i].survivor = Survivor::default();
+        self.node.connections[peer].survivor = Survivor::default();
         self.heard_survivor();
         if !self.in_mesh9() || self.sees_primary() {
             return;
         }
-        for d in self.node.devices.ids() {
-            if self.has_this_generation(i, d) {
-                self.compare_last_writes(i, d, mine.at, named);
+        for volume in self.node.devices.ids() {
+            if self.has_this_generation(peer, volume) {
+                self.compare_last_writes(peer, volume, mine.at, named);
             } else {
-                self.compare_when_stable(i, d);
+                self.compare_when_stable(peer, volume);
             }
         }
     }
 
     /// Of one generation: by the last write.
-    fn compare_last_writes(&mut self, i: NodeId, d: VolumeNr, mine: u64, named: LostPrimary) {
+    fn compare_last_writes(&mut self, peer: NodeId, volume: VolumeNr, mine: u64, named: LostPrimary) {
         let (replication, text) = match mine.cmp(&named.at) {
             Ordering::Equal => {
-                return self.count_as_equal(i, d);
+                return self.count_as_equal(peer, volume);
             }
             Ordering::Greater => (Replication::WFBitMapS, "this node has more of a lost Primary's writes"),
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
-        self.out.note(Severity::Info, Some(d), Some(i), Topic::ReconcileLostPrimary, text);
-        self.node.connections[i].awaits_bitmap(self.node.now);
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::ReconcileLostPrimary, text);
+        self.node.connections[peer].awaits_bitmap(self.node.now);
         if replication == Replication::WFBitMapT {
-            self.node.connections[i].survivor.gets = Some(named);
+            self.node.connections[peer].survivor.gets = Some(named);
         }
-        self.begin_resync9(i, d, replication);
+        self.begin_resync9(peer, volume, replication);
     }
 
     /// Who has waited in vain compares in a handshake.
     pub(crate) fn check_survivors(&mut self) {
-        for i in self.node.connections.ids() {
-            if self.node.connections[i].survivor.until.is_none_or(|at| self.node.now < at) {
+        for peer in self.node.connections.ids() {
+            if self.node.connections[peer].survivor.until.is_none_or(|at| self.node.now < at) {
                 continue;
             }
-            self.node.connections[i].survivor.until = None;
-            let waits =
-                |d| matches!(self.node.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
+            self.node.connections[peer].survivor.until = None;
+            let waits = |volume| {
+                matches!(self.node.state.replication(peer, volume), Replication::WFBitMapS | Replication::WFBitMapT)
+            };
             if self.node.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
-                self.out.compare_anew(i, Topic::ReconcileUnanswered, text);
+                self.out.compare_anew(peer, Topic::ReconcileUnanswered, text);
             }
         }
     }
@@ -180,21 +187,21 @@ impl Resource {
 impl Node {
     /// Which peers are lost with this change that were Primary.
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
-        for i in self.connections.ids() {
-            let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.state.is_connected(i) && self.connections[i].speaks9() {
-                self.connections[i].loss = Loss::Writing(self.now);
+        for peer in self.connections.ids() {
+            let primary = old.is_connected(peer) && old.peers[peer].role() == Role::Primary;
+            if primary && !self.state.is_connected(peer) && self.connections[peer].speaks9() {
+                self.connections[peer].loss = Loss::Writing(self.now);
                 // What was said of an earlier loss is not about this one.
                 for c in self.connections.values_mut() {
-                    c.survivor.told.take_if(|told| told.node == i);
+                    c.survivor.told.take_if(|told| told.node == peer);
                 }
             }
         }
     }
 
     /// A resync has ended well, and this node has what its source has.
-    pub(super) fn has_survivors_writes(&mut self, i: NodeId) {
-        if let Some(got) = self.connections[i].survivor.gets.take() {
+    pub(super) fn has_survivors_writes(&mut self, peer: NodeId) {
+        if let Some(got) = self.connections[peer].survivor.gets.take() {
             self.connections[got.node].heard_at = Some(got.at);
         }
     }
@@ -202,9 +209,9 @@ impl Node {
 
 impl Node {
     /// Is the peer about to say how much it has of a lost Primary's writes, or this node?
-    pub(super) fn awaits_survivor(&self, i: NodeId) -> bool {
+    pub(super) fn awaits_survivor(&self, peer: NodeId) -> bool {
         let mut losses = self.connections.values().map(|c| c.loss);
-        self.connections[i].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
+        self.connections[peer].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
     }
 
     /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Not for long: a node whose

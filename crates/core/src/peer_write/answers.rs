@@ -11,46 +11,52 @@ use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
 
 impl Resource {
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
-    pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
+    pub(super) fn final_ack(&mut self, peer: NodeId, volume: VolumeNr, w: &PeerWrite, ok: bool) {
         // Neither node may have a good copy. The peer, which has told of its own, may not have heard of this one yet:
         // that travels on the other stream than the acknowledgement, which it would take for one of a good copy.
         if !ok
-            || (self.node.state.disk(d) != DiskState::UpToDate
-                && self.node.state.peer_disk(i, d) != DiskState::UpToDate)
+            || (self.node.state.disk(volume) != DiskState::UpToDate
+                && self.node.state.peer_disk(peer, volume) != DiskState::UpToDate)
         {
-            return self.refuse_peer_write(i, d, w.range, w.block_id);
+            return self.refuse_peer_write(peer, volume, w.range, w.block_id);
         }
         if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
             return;
         }
-        let pair = self.node.state.pair(i, d);
+        let pair = self.node.state.pair(peer, volume);
         let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
         if pair.replication.is_working() && may_clear {
-            self.node.devices[d].clear_out_of_sync(i, w.range);
-            let named = self.node.connections[i].names_requests();
-            self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
+            self.node.devices[volume].clear_out_of_sync(peer, w.range);
+            let named = self.node.connections[peer].names_requests();
+            self.send_ack(
+                peer,
+                volume,
+                if named { Packet::WriteAckInSync } else { Packet::RsWriteAck },
+                w.range,
+                w.block_id,
+            );
         } else {
-            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
+            self.send_ack(peer, volume, Packet::WriteAck, w.range, w.block_id);
         }
     }
 
-    pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
-        self.node.connections[i].peer_devices[d].link.io.refused_writes = true;
-        self.lacks_peers_write(d);
-        self.send_ack(i, d, Packet::NegAck, range, block_id);
+    pub(super) fn refuse_peer_write(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange, block_id: BlockId) {
+        self.node.connections[peer].peer_devices[volume].link.io.refused_writes = true;
+        self.lacks_peers_write(volume);
+        self.send_ack(peer, volume, Packet::NegAck, range, block_id);
     }
 
     pub(crate) fn send_ack(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         packet: fn(BlockAck) -> Packet,
         range: SectorRange,
         block_id: BlockId,
     ) {
-        let seq = self.node.connections[i].peer_devices[d].link.io.next_seq();
+        let seq = self.node.connections[peer].peer_devices[volume].link.io.next_seq();
         let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
-        self.send(i, Socket::Control, d, packet(ack));
+        self.send(peer, Socket::Control, volume, packet(ack));
     }
 }
 
@@ -60,8 +66,8 @@ impl Node {
     /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
     /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
     /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
-    pub(super) fn may_complete(&self, i: NodeId, flags: DpFlags) -> Told {
-        let c = &self.connections[i];
+    pub(super) fn may_complete(&self, peer: NodeId, flags: DpFlags) -> Told {
+        let c = &self.connections[peer];
         let asks = |flag| flags.contains(flag);
         let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
         let gains = || !c.epochs.come_singly() && !self.devices.values().any(Device::needs_flushes);

@@ -15,37 +15,37 @@ use wire::Packet;
 
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
-    pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
+    pub(crate) fn queue_data(&mut self, peer: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         let next = HeldPacket { came: self.node.now, volume, packet, payload };
-        let c = &mut self.node.connections[i];
+        let c = &mut self.node.connections[peer];
         c.held.comes(&next);
         if c.link.is_some() && c.held.is_empty() {
-            self.pump_peer(i, Some(next));
+            self.pump_peer(peer, Some(next));
         } else {
             c.held.push(next);
-            self.pump_peer(i, None);
+            self.pump_peer(peer, None);
         }
     }
 
     /// Processes packets as far as possible: one that comes when none waits, or those that do.
-    pub(crate) fn pump_peer(&mut self, i: NodeId, mut first: Option<HeldPacket>) {
+    pub(crate) fn pump_peer(&mut self, peer: NodeId, mut first: Option<HeldPacket>) {
         let alone = first.is_some();
-        while self.node.connections[i].link.is_some() {
-            let Some(next) = first.take().or_else(|| self.node.connections[i].held.take()) else { break };
-            let blocked = self.blocked_by_epoch(i, &next.packet);
+        while self.node.connections[peer].link.is_some() {
+            let Some(next) = first.take().or_else(|| self.node.connections[peer].held.take()) else { break };
+            let blocked = self.blocked_by_epoch(peer, &next.packet);
             if !blocked {
                 self.begin_generation_for(next.volume, &next.packet);
             }
-            if blocked || self.must_wait(i, next.volume, &next.packet) {
-                let missing = self.number_is_missing(i, next.volume, &next.packet);
-                self.node.connections[i].held.waits(next, missing, self.node.now);
+            if blocked || self.must_wait(peer, next.volume, &next.packet) {
+                let missing = self.number_is_missing(peer, next.volume, &next.packet);
+                self.node.connections[peer].held.waits(next, missing, self.node.now);
                 break;
             }
-            self.node.connections[i].held.goes_on(&next);
+            self.node.connections[peer].held.goes_on(&next);
             if let Some(dev) = self.node.devices.get_mut(next.volume) {
                 dev.queue.recheck |= changes_data(&next.packet);
             }
-            self.data_packet(i, next.volume, next.packet, next.payload);
+            self.data_packet(peer, next.volume, next.packet, next.payload);
             self.end_links();
             if alone {
                 break;
@@ -54,22 +54,22 @@ impl Resource {
     }
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
-    fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
-        let begins = self.node.devices.get(d).is_some_and(|dev| dev.due.generation_with_first_write);
+    fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
+        let begins = self.node.devices.get(volume).is_some_and(|dev| dev.due.generation_with_first_write);
         if begins && changes_data(packet) {
-            self.new_generation(d);
-            self.tell_uuids(d, wire::UuidFlags::NONE);
+            self.new_generation(volume);
+            self.tell_uuids(volume, wire::UuidFlags::NONE);
         }
     }
 
     /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
-        let Some(dev) = self.node.devices.get(d) else { return false };
+    fn must_wait(&self, peer: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
+        let Some(dev) = self.node.devices.get(volume) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            let resyncing = |r| !dev.queue.resyncing.is_empty() && self.resync_writing(d, r);
+            let resyncing = |r| !dev.queue.resyncing.is_empty() && self.resync_writing(volume, r);
             range.is_some_and(|r| dev.queue.peer_writing.overlaps(r) || resyncing(r))
         };
-        let c = &self.node.connections[i];
+        let c = &self.node.connections[peer];
         if c.peer_has_enough(packet) {
             return true;
         }
@@ -77,7 +77,7 @@ impl Resource {
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
             let may_meet_own = !dev.queue.writing.is_empty() || c.cfg.two_primaries;
-            return unsettled || overlaps(range) || may_meet_own && self.must_wait_for_local(i, d, range, seq);
+            return unsettled || overlaps(range) || may_meet_own && self.must_wait_for_local(peer, volume, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
@@ -95,8 +95,8 @@ impl Node {
     ///
     /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
     /// completed by the peer either ([`Told`](super::Told)): then no later write depends on it.
-    fn blocked_by_epoch(&self, i: NodeId, packet: &Packet) -> bool {
-        let epochs = &self.connections[i].epochs;
+    fn blocked_by_epoch(&self, peer: NodeId, packet: &Packet) -> bool {
+        let epochs = &self.connections[peer].epochs;
         if !epochs.holds_back() {
             return false;
         }

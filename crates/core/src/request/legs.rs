@@ -124,17 +124,17 @@ impl Leg {
 }
 
 impl Tally {
-    fn note(&mut self, i: NodeId, leg: Leg) {
+    fn note(&mut self, peer: NodeId, leg: Leg) {
         let has = leg.has();
         let (was_sent, is_open) = match leg {
             Leg::Unknown | Leg::Marked => (false, false),
             Leg::Sent { .. } | Leg::Kept { .. } => (true, true),
             Leg::Confirmed { .. } | Leg::Lost { .. } => (true, false),
         };
-        self.awaited.put(i, leg.is_awaited());
-        self.open.put(i, is_open);
-        self.has.put(i, has > Has::No);
-        self.lacks.put(i, was_sent && has == Has::No);
+        self.awaited.put(peer, leg.is_awaited());
+        self.open.put(peer, is_open);
+        self.has.put(peer, has > Has::No);
+        self.lacks.put(peer, was_sent && has == Has::No);
     }
 }
 
@@ -144,33 +144,33 @@ impl Legs {
     /// The write begins. It is not sent to `unsent`, whose bits say so.
     pub(crate) fn new(unsent: NodeMask) -> Legs {
         let mut legs = UNKNOWN;
-        unsent.into_iter().for_each(|i| legs[i.index()] = Leg::Marked);
+        unsent.into_iter().for_each(|peer| legs[peer.index()] = Leg::Marked);
         Legs { legs, tally: Tally::default() }
     }
 
-    fn set(&mut self, i: NodeId, leg: Leg) {
-        self.legs[i.index()] = leg;
-        self.tally.note(i, leg);
+    fn set(&mut self, peer: NodeId, leg: Leg) {
+        self.legs[peer.index()] = leg;
+        self.tally.note(peer, leg);
     }
 
-    fn leg(&self, i: NodeId) -> Leg {
-        self.legs[i.index()]
+    fn leg(&self, peer: NodeId) -> Leg {
+        self.legs[peer.index()]
     }
 
     // -- what happens towards a peer ---------------------------------------------------------------------------------
 
-    pub(crate) fn sent(&mut self, i: NodeId, wanted: Wanted) {
+    pub(crate) fn sent(&mut self, peer: NodeId, wanted: Wanted) {
         let answer = match wanted {
             Wanted::Nothing => Answer::Given(Has::Yes),
             Wanted::Ack => Answer::Awaited,
             Wanted::Barrier => Answer::BarrierAwaited(Has::No),
         };
-        self.set(i, Leg::Sent { answer, accounted: false });
+        self.set(peer, Leg::Sent { answer, accounted: false });
     }
 
     /// The peer says that it has it, and perhaps that it has cleared its bits.
-    pub(crate) fn acked(&mut self, i: NodeId, in_sync: bool) -> Acked {
-        let (answer, accounted) = match self.leg(i) {
+    pub(crate) fn acked(&mut self, peer: NodeId, in_sync: bool) -> Acked {
+        let (answer, accounted) = match self.leg(peer) {
             Leg::Sent { answer, accounted } => (answer, accounted),
             Leg::Confirmed { .. } | Leg::Lost { .. } => return Acked::TooLate,
             Leg::Unknown | Leg::Marked | Leg::Kept { .. } => return Acked::Unasked,
@@ -178,16 +178,16 @@ impl Legs {
         let has = answer.has().max(if in_sync { Has::InSync } else { Has::Yes });
         let by_barrier = matches!(answer, Answer::BarrierAwaited(_));
         let now = if by_barrier { Answer::BarrierAwaited(has) } else { Answer::Given(has) };
-        self.set(i, Leg::Sent { answer: now, accounted });
+        self.set(peer, Leg::Sent { answer: now, accounted });
         Acked::Counts { ends_wait: answer == Answer::Awaited }
     }
 
     /// The peer says that it lacks it. True: the wait for the peer has ended.
-    pub(crate) fn refused(&mut self, i: NodeId) -> bool {
-        let leg = self.leg(i);
+    pub(crate) fn refused(&mut self, peer: NodeId) -> bool {
+        let leg = self.leg(peer);
         match leg {
-            Leg::Sent { accounted, .. } => self.set(i, Leg::Sent { answer: Answer::Given(Has::No), accounted }),
-            Leg::Confirmed { accounted, .. } => self.set(i, Leg::Confirmed { has: Has::No, accounted }),
+            Leg::Sent { accounted, .. } => self.set(peer, Leg::Sent { answer: Answer::Given(Has::No), accounted }),
+            Leg::Confirmed { accounted, .. } => self.set(peer, Leg::Confirmed { has: Has::No, accounted }),
             Leg::Unknown | Leg::Marked | Leg::Kept { .. } | Leg::Lost { .. } => return false,
         }
         leg.is_awaited()
@@ -195,55 +195,55 @@ impl Legs {
 
     /// Nothing more of the peer is waited for, which counts as having it: it wants it again.
     /// False: nothing was waited for.
-    pub(crate) fn waits_no_longer(&mut self, i: NodeId) -> bool {
-        let Leg::Sent { answer, accounted } = self.leg(i) else { return false };
+    pub(crate) fn waits_no_longer(&mut self, peer: NodeId) -> bool {
+        let Leg::Sent { answer, accounted } = self.leg(peer) else { return false };
         if answer.is_awaited() {
-            self.set(i, Leg::Sent { answer: Answer::Given(answer.has().max(Has::Yes)), accounted });
+            self.set(peer, Leg::Sent { answer: Answer::Given(answer.has().max(Has::Yes)), accounted });
         }
         answer.is_awaited()
     }
 
     /// The barrier behind it was acknowledged. Says it that the peer has what it has not answered? True: the wait for
     /// the peer has ended.
-    pub(crate) fn confirmed(&mut self, i: NodeId, for_good: bool) -> bool {
-        let Leg::Sent { answer, accounted } = self.leg(i) else { return false };
+    pub(crate) fn confirmed(&mut self, peer: NodeId, for_good: bool) -> bool {
+        let Leg::Sent { answer, accounted } = self.leg(peer) else { return false };
         let has = answer.has();
         let said = if answer.is_awaited() && for_good { has.max(Has::Yes) } else { has };
-        self.set(i, Leg::Confirmed { has: said, accounted });
+        self.set(peer, Leg::Confirmed { has: said, accounted });
         answer.is_awaited()
     }
 
     /// Bitmaps are exchanged, and have it: what the peer says of it later does not matter to them.
-    pub(crate) fn account(&mut self, i: NodeId) {
-        if let Leg::Sent { accounted, .. } | Leg::Kept { accounted, .. } = &mut self.legs[i.index()] {
+    pub(crate) fn account(&mut self, peer: NodeId) {
+        if let Leg::Sent { accounted, .. } | Leg::Kept { accounted, .. } = &mut self.legs[peer.index()] {
             *accounted = true;
         }
     }
 
     /// The link went while I/O is frozen. True: it is kept, as the peer's answer is missing, or as the peer has it and
     /// `also_acked` are kept.
-    pub(crate) fn kept(&mut self, i: NodeId, also_acked: bool) -> bool {
-        let Leg::Sent { answer, .. } = self.leg(i) else { return false };
+    pub(crate) fn kept(&mut self, peer: NodeId, also_acked: bool) -> bool {
+        let Leg::Sent { answer, .. } = self.leg(peer) else { return false };
         let has = if answer.is_awaited() { Has::No } else { answer.has() };
         let kept = answer.is_awaited() || also_acked && has > Has::No;
         if kept {
-            self.set(i, Leg::Kept { has, accounted: false });
+            self.set(peer, Leg::Kept { has, accounted: false });
         }
         kept
     }
 
     /// The peer is gone. True: bitmaps that were exchanged since, on another link, have it.
-    pub(crate) fn lost(&mut self, i: NodeId) -> bool {
-        let accounted = matches!(self.leg(i), Leg::Kept { accounted: true, .. });
-        self.set(i, Leg::Lost { accounted });
+    pub(crate) fn lost(&mut self, peer: NodeId) -> bool {
+        let accounted = matches!(self.leg(peer), Leg::Kept { accounted: true, .. });
+        self.set(peer, Leg::Lost { accounted });
         accounted
     }
 
     // -- what is known -----------------------------------------------------------------------------------------------
 
     /// Was it sent to a peer, and is not kept? True: and bitmaps that were exchanged since have it.
-    pub(crate) fn was_asked(&self, i: NodeId) -> Option<bool> {
-        match self.leg(i) {
+    pub(crate) fn was_asked(&self, peer: NodeId) -> Option<bool> {
+        match self.leg(peer) {
             Leg::Sent { accounted, .. } | Leg::Lost { accounted } => Some(accounted),
             Leg::Confirmed { .. } => Some(false),
             Leg::Unknown | Leg::Marked | Leg::Kept { .. } => None,
@@ -256,13 +256,13 @@ impl Legs {
     }
 
     /// Does it wait for this one?
-    pub(crate) fn awaits(&self, i: NodeId) -> bool {
-        self.tally.awaited.contains(i)
+    pub(crate) fn awaits(&self, peer: NodeId) -> bool {
+        self.tally.awaited.contains(peer)
     }
 
     /// Does it wait for any other one?
-    pub(crate) fn awaits_others(&self, i: NodeId) -> bool {
-        !self.tally.awaited.without(NodeMask::of(i)).is_empty()
+    pub(crate) fn awaits_others(&self, peer: NodeId) -> bool {
+        !self.tally.awaited.without(NodeMask::of(peer)).is_empty()
     }
 
     /// Can something still change?
@@ -284,17 +284,17 @@ impl Legs {
         self.anybody_has() || self.somebody_lacks()
     }
 
-    pub(crate) fn has(&self, i: NodeId) -> bool {
-        self.tally.has.contains(i)
+    pub(crate) fn has(&self, peer: NodeId) -> bool {
+        self.tally.has.contains(peer)
     }
 
-    pub(crate) fn is_in_sync(&self, i: NodeId) -> bool {
-        self.leg(i).has() == Has::InSync
+    pub(crate) fn is_in_sync(&self, peer: NodeId) -> bool {
+        self.leg(peer).has() == Has::InSync
     }
 
     /// Who has it, and has cleared its bits.
     pub(crate) fn in_sync(&self) -> NodeMask {
-        self.holders().into_iter().filter(|i| self.is_in_sync(*i)).collect()
+        self.holders().into_iter().filter(|peer| self.is_in_sync(*peer)).collect()
     }
 
     /// Who has it.
@@ -303,23 +303,23 @@ impl Legs {
     }
 
     /// Was it sent on the present link, and has not been answered with a word of having it?
-    pub(crate) fn is_unanswered(&self, i: NodeId) -> bool {
-        matches!(self.leg(i), Leg::Sent { answer, .. } if answer.has() == Has::No)
+    pub(crate) fn is_unanswered(&self, peer: NodeId) -> bool {
+        matches!(self.leg(peer), Leg::Sent { answer, .. } if answer.has() == Has::No)
     }
 
     /// Is it kept for the peer's return?
-    pub(crate) fn is_kept(&self, i: NodeId) -> bool {
-        matches!(self.leg(i), Leg::Kept { .. })
+    pub(crate) fn is_kept(&self, peer: NodeId) -> bool {
+        matches!(self.leg(peer), Leg::Kept { .. })
     }
 
     /// Did the peer get it not, or was lost, and its bits have said so at once?
-    pub(crate) fn is_marked(&self, i: NodeId) -> bool {
-        matches!(self.leg(i), Leg::Marked | Leg::Lost { accounted: false })
+    pub(crate) fn is_marked(&self, peer: NodeId) -> bool {
+        matches!(self.leg(peer), Leg::Marked | Leg::Lost { accounted: false })
     }
 
     /// Were bitmaps exchanged after it was sent? They had it: a resync may have copied it since.
-    pub(crate) fn is_accounted(&self, i: NodeId) -> bool {
-        match self.leg(i) {
+    pub(crate) fn is_accounted(&self, peer: NodeId) -> bool {
+        match self.leg(peer) {
             Leg::Sent { accounted, .. } | Leg::Kept { accounted, .. } => accounted,
             Leg::Confirmed { accounted, .. } | Leg::Lost { accounted } => accounted,
             Leg::Unknown | Leg::Marked => false,
@@ -327,15 +327,15 @@ impl Legs {
     }
 
     /// Was it sent on the present link, and nothing has confirmed it?
-    pub(crate) fn is_on_link(&self, i: NodeId) -> bool {
-        matches!(self.leg(i), Leg::Sent { .. })
+    pub(crate) fn is_on_link(&self, peer: NodeId) -> bool {
+        matches!(self.leg(peer), Leg::Sent { .. })
     }
 
     /// Does the tally say what the legs are?
     pub(crate) fn adds_up(&self) -> bool {
         let mut tally = Tally::default();
         let ids = NodeId::all();
-        ids.zip(&self.legs).for_each(|(i, leg)| tally.note(i, *leg));
+        ids.zip(&self.legs).for_each(|(peer, leg)| tally.note(peer, *leg));
         tally == self.tally
     }
 }

@@ -18,51 +18,51 @@ use wire::DiskState;
 
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.
-    pub(crate) fn begin_as_source(&mut self, i: NodeId, d: VolumeNr) {
-        let waits_in = self.node.state.replication(i, d);
-        self.begin_resync(i, d, Beginning::Source(waits_in));
+    pub(crate) fn begin_as_source(&mut self, peer: NodeId, volume: VolumeNr) {
+        let waits_in = self.node.state.replication(peer, volume);
+        self.begin_resync(peer, volume, Beginning::Source(waits_in));
     }
 
     /// A resync as target is to begin.
-    pub(crate) fn begin_as_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        self.begin_resync(i, d, Beginning::Target(sync));
+    pub(crate) fn begin_as_target(&mut self, peer: NodeId, volume: VolumeNr, sync: Generation) {
+        self.begin_resync(peer, volume, Beginning::Target(sync));
     }
 
     /// The same in 9's dialect.
-    pub(crate) fn begin_as_target9(&mut self, i: NodeId, d: VolumeNr) {
-        let waits_in = self.node.state.replication(i, d);
-        self.begin_resync(i, d, Beginning::Target9(waits_in));
+    pub(crate) fn begin_as_target9(&mut self, peer: NodeId, volume: VolumeNr) {
+        let waits_in = self.node.state.replication(peer, volume);
+        self.begin_resync(peer, volume, Beginning::Target9(waits_in));
     }
 
-    fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
+    fn begin_resync(&mut self, peer: NodeId, volume: VolumeNr, beginning: Beginning) {
         if self.cfg.handlers.contains(&beginning.handler()) {
-            self.wait_for_handler(i, d, beginning);
+            self.wait_for_handler(peer, volume, beginning);
         } else {
-            self.begin_now(i, d, beginning);
+            self.begin_now(peer, volume, beginning);
         }
     }
 
-    fn wait_for_handler(&mut self, i: NodeId, d: VolumeNr, due: Beginning) {
-        let before = &mut self.node.connections[i].peer_devices[d].before_resync;
+    fn wait_for_handler(&mut self, peer: NodeId, volume: VolumeNr, due: Beginning) {
+        let before = &mut self.node.connections[peer].peer_devices[volume].before_resync;
         before.due = Some(due);
         if before.call.is_none() {
-            let call = self.out.handler(due.handler(), Some(d), Some(i));
-            self.node.connections[i].peer_devices[d].before_resync.call = Some(call);
+            let call = self.out.handler(due.handler(), Some(volume), Some(peer));
+            self.node.connections[peer].peer_devices[volume].before_resync.call = Some(call);
         }
     }
 
     /// A handler that nothing waits for is called when the resync has begun: there is none, or nobody has configured it
     /// when this resync was to begin.
-    pub(crate) fn resync_began(&mut self, i: NodeId, d: VolumeNr, source: bool) {
+    pub(crate) fn resync_began(&mut self, peer: NodeId, volume: VolumeNr, source: bool) {
         let handler = if source { Handler::BeforeResyncSource } else { Handler::BeforeResyncTarget };
         if !self.cfg.handlers.contains(&handler) {
-            self.out.handler(handler, Some(d), Some(i));
+            self.out.handler(handler, Some(volume), Some(peer));
         }
     }
 
     /// A handler has ended. If a resync was waiting for it, that begins, or its connection ends.
-    pub(crate) fn before_resync_ended(&mut self, i: NodeId, d: VolumeNr, id: u64, status: i32) {
-        let before = &mut self.node.connections[i].peer_devices[d].before_resync;
+    pub(crate) fn before_resync_ended(&mut self, peer: NodeId, volume: VolumeNr, id: u64, status: i32) {
+        let before = &mut self.node.connections[peer].peer_devices[volume].before_resync;
         if before.call != Some(id) {
             return;
         }
@@ -70,53 +70,53 @@ impl Resource {
         let outlived = std::mem::take(&mut before.outlived);
         let Some(due) = before.due else { return };
         if outlived {
-            return self.wait_for_handler(i, d, due);
+            return self.wait_for_handler(peer, volume, due);
         }
         before.due = None;
         let handler = due.handler();
         if handler.drops_connection(status) {
-            return self.out.give_up(i, Topic::HandlerRefused, format!("{} ended with {status}", handler.name()));
+            return self.out.give_up(peer, Topic::HandlerRefused, format!("{} ended with {status}", handler.name()));
         }
-        self.begin_now(i, d, due);
+        self.begin_now(peer, volume, due);
     }
 
-    fn begin_now(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
+    fn begin_now(&mut self, peer: NodeId, volume: VolumeNr, beginning: Beginning) {
         match beginning {
-            Beginning::Source(_) => self.become_sync_source(i, d),
-            Beginning::Target(sync) => self.become_sync_target(i, d, sync),
+            Beginning::Source(_) => self.become_sync_source(peer, volume),
+            Beginning::Target(sync) => self.become_sync_target(peer, volume, sync),
             Beginning::Target9(_) => {
-                self.begin_target9(i, d);
-                self.enter_sync_target(i, d);
+                self.begin_target9(peer, volume);
+                self.enter_sync_target(peer, volume);
             }
         }
     }
 
-    fn become_sync_source(&mut self, i: NodeId, d: VolumeNr) {
-        self.send_sync_uuid_first(i, d);
-        self.enter_resync(i, Set::Replication(i, d, Replication::SyncSource).into());
+    fn become_sync_source(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.send_sync_uuid_first(peer, volume);
+        self.enter_resync(peer, Set::Replication(peer, volume, Replication::SyncSource).into());
     }
 
-    fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        let mut set = self.node.devices[d].uuids(i);
+    fn become_sync_target(&mut self, peer: NodeId, volume: VolumeNr, sync: Generation) {
+        let mut set = self.node.devices[volume].uuids(peer);
         set.start_sync_target(sync.with_primary_bit(self.node.state.is_primary()));
-        self.put_uuids(i, d, &set);
-        self.enter_sync_target(i, d);
+        self.put_uuids(peer, volume, &set);
+        self.enter_sync_target(peer, volume);
     }
 
-    fn enter_sync_target(&mut self, i: NodeId, d: VolumeNr) {
+    fn enter_sync_target(&mut self, peer: NodeId, volume: VolumeNr) {
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
-        self.write_bitmap(d);
-        if let Some(u) = &self.node.connections[i].peer_devices[d].link.told.uuids {
-            self.node.devices[d].seen.exposed = u.current;
+        self.write_bitmap(volume);
+        if let Some(u) = &self.node.connections[peer].peer_devices[volume].link.told.uuids {
+            self.node.devices[volume].seen.exposed = u.current;
         }
-        let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
-        self.enter_resync(i, change.and(Set::Disk(d, DiskState::Inconsistent)));
+        let change = Change::from(Set::Replication(peer, volume, Replication::SyncTarget));
+        self.enter_resync(peer, change.and(Set::Disk(volume, DiskState::Inconsistent)));
     }
 
     /// A state of a resync, or on the way to one, is to be entered when what other changes have brought with them is
     /// settled; the connection ends if that cannot be.
-    pub(crate) fn enter_resync(&mut self, i: NodeId, change: Change) {
-        self.to_settle.push_back(ToSettle::EnterResync(i, change));
+    pub(crate) fn enter_resync(&mut self, peer: NodeId, change: Change) {
+        self.to_settle.push_back(ToSettle::EnterResync(peer, change));
     }
 }

@@ -14,10 +14,10 @@ impl Resource {
         }
         for _ in 0..=self.node.devices.len() {
             let mut wanted = Vec::new();
-            for d in self.node.devices.ids() {
-                let waits = self.waits_for_another(d);
-                let others = self.node.state.pairs(d).filter(|(_, pair)| pair.paused.by_dependency != waits);
-                wanted.extend(others.map(|(i, _)| Set::PausedByDependency(i, d, waits)));
+            for volume in self.node.devices.ids() {
+                let waits = self.waits_for_another(volume);
+                let others = self.node.state.pairs(volume).filter(|(_, pair)| pair.paused.by_dependency != waits);
+                wanted.extend(others.map(|(peer, _)| Set::PausedByDependency(peer, volume, waits)));
             }
             if wanted.is_empty() {
                 return;
@@ -29,14 +29,14 @@ impl Resource {
 
 impl Node {
     /// Is anything in the chain before this volume syncing, or paused by something else than the chain's own order?
-    fn waits_for_another(&self, d: VolumeNr) -> bool {
-        let mut at = d;
+    fn waits_for_another(&self, volume: VolumeNr) -> bool {
+        let mut at = volume;
         for _ in self.devices.ids() {
             if self.devices[at].waits_elsewhere {
                 return true;
             }
             let Some(next) = self.devices[at].cfg.as_ref().and_then(|c| c.resync.after) else { return false };
-            if next == d || !self.devices.contains(next) || self.state.disk(next) == DiskState::Diskless {
+            if next == volume || !self.devices.contains(next) || self.state.disk(next) == DiskState::Diskless {
                 return false;
             }
             if self.state.pairs(next).any(|(_, pair)| pair.replication.is_working() || pair.paused.any()) {

@@ -33,13 +33,13 @@ const LONGEST_RUN: u64 = 1024;
 
 impl Resource {
     /// VerifyS or VerifyT begins.
-    pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
-        let bits = self.node.devices[d].size.0.div_ceil(8);
+    pub(crate) fn start_verify(&mut self, peer: NodeId, volume: VolumeNr) {
+        let bits = self.node.devices[volume].size.0.div_ceil(8);
         let (cfg, cap, now) =
-            (self.node.devices[d].resync_config(), self.node.connections[i].resync_cap(), self.node.now);
-        let algorithm = self.node.connections[i].cfg.usable_verify().cloned();
-        let pd = &mut self.node.connections[i].peer_devices[d];
-        let source = self.node.state.replication(i, d) == Replication::VerifyS;
+            (self.node.devices[volume].resync_config(), self.node.connections[peer].resync_cap(), self.node.now);
+        let algorithm = self.node.connections[peer].cfg.usable_verify().cloned();
+        let pd = &mut self.node.connections[peer].peer_devices[volume];
+        let source = self.node.state.replication(peer, volume) == Replication::VerifyS;
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
         let start = match (source, wish.start) {
             (true, Some(s)) => (s.0 / 8).min(bits),
@@ -67,18 +67,18 @@ impl Resource {
             algorithm,
             ..Resync::default()
         };
-        self.settle_answers(i, d);
+        self.settle_answers(peer, volume);
         let role = if source { "asking" } else { "answering" };
         let text = format!("online verify ({role}) from sector {} to {}", start * 8, end * 8);
-        self.out.note(Severity::Info, Some(d), Some(i), Topic::VerifyStart, text);
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::VerifyStart, text);
     }
 
     // -- the asking side ----------------------------------------------------------------------------------------------
 
-    pub(super) fn pump_verify_source(&mut self, i: NodeId, d: VolumeNr) {
-        self.check_blocks(i, d);
+    pub(super) fn pump_verify_source(&mut self, peer: NodeId, volume: VolumeNr) {
+        self.check_blocks(peer, volume);
         let now = self.node.now;
-        let PeerDevice { resync: rs, link, .. } = &mut self.node.connections[i].peer_devices[d];
+        let PeerDevice { resync: rs, link, .. } = &mut self.node.connections[peer].peer_devices[volume];
         if link.stragglers.hold_up() {
             return;
         }
@@ -87,8 +87,8 @@ impl Resource {
             rs.next_pass = None;
         }
         loop {
-            let work = self.work(i, d);
-            let rs = &mut self.node.connections[i].peer_devices[d].resync;
+            let work = self.work(peer, volume);
+            let rs = &mut self.node.connections[peer].peer_devices[volume].resync;
             let (Some(controller), Some(v)) = (&mut rs.controller, &mut rs.verify) else { return };
             let allowed = controller.allowance(now, work).min(MAX_REQUEST) / BLOCK;
             if (v.position >= v.end && (v.later.is_empty() || patient)) || allowed == 0 {
@@ -96,64 +96,64 @@ impl Resource {
             }
             if v.position < v.end {
                 let bit = v.position;
-                let blocks = self.free_run(i, d, bit, allowed);
-                let v = self.node.connections[i].peer_devices[d].resync.verify.as_mut().expect("running");
+                let blocks = self.free_run(peer, volume, bit, allowed);
+                let v = self.node.connections[peer].peer_devices[volume].resync.verify.as_mut().expect("running");
                 v.position += blocks.max(1);
                 match blocks {
                     0 => v.later.push_back((bit, 1)),
-                    _ => self.ask_digests(i, d, self.node.devices[d].blocks_of(bit, blocks)),
+                    _ => self.ask_digests(peer, volume, self.node.devices[volume].blocks_of(bit, blocks)),
                 }
                 continue;
             }
             let (bit, tries) = v.later.pop_front().expect("checked");
-            if self.free_run(i, d, bit, 1) > 0 {
-                self.ask_digests(i, d, self.node.devices[d].blocks_of(bit, 1));
+            if self.free_run(peer, volume, bit, 1) > 0 {
+                self.ask_digests(peer, volume, self.node.devices[volume].blocks_of(bit, 1));
             } else if tries < TRIES {
-                let rs = &mut self.node.connections[i].peer_devices[d].resync;
+                let rs = &mut self.node.connections[peer].peer_devices[volume].resync;
                 rs.verify.as_mut().expect("running").later.push_back((bit, tries + 1));
                 rs.next_pass = Some(now + BUSY);
                 break;
             } else {
-                self.verified(i, d, 1, VerifyOutcome::Skipped);
+                self.verified(peer, volume, 1, VerifyOutcome::Skipped);
             }
         }
-        self.check_verify_end(i, d);
+        self.check_verify_end(peer, volume);
     }
 
     /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
     /// fraction of them, or none.
-    fn free_run(&self, i: NodeId, d: VolumeNr, bit: u64, most: u64) -> u64 {
-        let end = self.node.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
+    fn free_run(&self, peer: NodeId, volume: VolumeNr, bit: u64, most: u64) -> u64 {
+        let end = self.node.connections[peer].peer_devices[volume].resync.verify.as_ref().map_or(0, |v| v.end);
         let mut blocks = most.min(end.saturating_sub(bit));
-        while blocks > 0 && self.resync_must_avoid(i, d, self.node.devices[d].blocks_of(bit, blocks)) {
+        while blocks > 0 && self.resync_must_avoid(peer, volume, self.node.devices[volume].blocks_of(bit, blocks)) {
             blocks /= 2;
         }
         blocks
     }
 
-    fn ask_digests(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+    fn ask_digests(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
         let blocks = range.len().0.div_ceil(BLOCK) as usize;
-        let id = self.node.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
-        if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
+        let id = self.node.begin_block(peer, volume, range, Step::Verifying(Chunk::new(blocks)));
+        if let Some(c) = &mut self.node.connections[peer].peer_devices[volume].resync.controller {
             c.asked(range.len().0);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
-            let block_id = self.node.connections[i].name_of_request(name_of_piece(id, n));
+            let block_id = self.node.connections[peer].name_of_request(name_of_piece(id, n));
             let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
-            self.send(i, Socket::Data, d, self.verify_request(i, request));
+            self.send(peer, Socket::Data, volume, self.verify_request(peer, request));
         }
     }
 
     /// The answer for one block of a chunk; `false` if it was not asked for.
     fn block_answered(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         range: Option<SectorRange>,
         answer: Result<Digest, ()>,
     ) -> bool {
-        let Some(id) = self.find_around(i, d, range, |s| matches!(s, Step::Verifying(_))) else { return false };
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        let Some(id) = self.find_around(peer, volume, range, |s| matches!(s, Step::Verifying(_))) else { return false };
+        let rs = &mut self.node.connections[peer].peer_devices[volume].resync;
         let block = rs.blocks.get_mut(&id).expect("found");
         let (Some(range), Step::Verifying(chunk)) = (range, &mut block.step) else { return false };
         let offset = range.start.0 - block.range.start.0;
@@ -171,19 +171,21 @@ impl Resource {
     }
 
     /// P_OV_REPLY.
-    pub(crate) fn verify_answered(&mut self, i: NodeId, d: VolumeNr, reply: &VerifyReply) {
-        if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest.clone())) {
+    pub(crate) fn verify_answered(&mut self, peer: NodeId, volume: VolumeNr, reply: &VerifyReply) {
+        if !self.block_answered(peer, volume, reply.block.range(), Ok(reply.digest.clone())) {
             let text = format!("digest for {} that was not asked for", reply.block.sector);
-            self.unwanted_answer(i, d, &[Replication::VerifyS], text);
+            self.unwanted_answer(peer, volume, &[Replication::VerifyS], text);
         }
     }
 
     /// Once a turn: reads our own content where the peer's digests are here and its older writes are on disk.
-    fn check_blocks(&mut self, i: NodeId, d: VolumeNr) {
-        for id in std::mem::take(&mut self.node.connections[i].peer_devices[d].resync.arrived) {
-            let Some(block) = self.node.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.node.devices[d].queue.peer_writing.overlaps(block.range) {
-                self.node.connections[i].peer_devices[d].resync.arrived.push(id);
+    fn check_blocks(&mut self, peer: NodeId, volume: VolumeNr) {
+        for id in std::mem::take(&mut self.node.connections[peer].peer_devices[volume].resync.arrived) {
+            let Some(block) = self.node.connections[peer].peer_devices[volume].resync.blocks.get_mut(&id) else {
+                continue;
+            };
+            if self.node.devices[volume].queue.peer_writing.overlaps(block.range) {
+                self.node.connections[peer].peer_devices[volume].resync.arrived.push(id);
                 continue;
             }
             let range = block.range;
@@ -194,145 +196,149 @@ impl Resource {
                     continue;
                 }
             }
-            self.node.devices[d].stats.read_bytes += range.len().0;
+            self.node.devices[volume].stats.read_bytes += range.len().0;
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
-            self.resync_disk(i, d, id, false, read);
+            self.resync_disk(peer, volume, id, false, read);
         }
     }
 
     pub(super) fn verify_read_done(
         &mut self,
-        i: NodeId,
-        d: VolumeNr,
+        peer: NodeId,
+        volume: VolumeNr,
         id: u64,
         result: Result<(), IoError>,
         data: Segments,
     ) {
-        let algorithm = self.node.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        let Some(block) = self.node.connections[i].peer_devices[d].block_mut(id) else { return self.out.release(data) };
+        let algorithm = self.node.connections[peer].peer_devices[volume].resync.algorithm.clone().unwrap_or_default();
+        let Some(block) = self.node.connections[peer].peer_devices[volume].block_mut(id) else {
+            return self.out.release(data);
+        };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
             return self.out.release(data);
         };
         if let Err(e) = result {
             self.out.release(data);
-            self.verify_compared(i, d, id, &chunk, &[]);
-            return self.data_error(d, Failure::Read, "read for verify", range, e);
+            self.verify_compared(peer, volume, id, &chunk, &[]);
+            return self.data_error(volume, Failure::Read, "read for verify", range, e);
         }
         block.step = Step::CheckSumming(chunk, data.clone());
-        self.digest_block(i, d, id, algorithm, data, BLOCK);
+        self.digest_block(peer, volume, id, algorithm, data, BLOCK);
     }
 
     /// Our own digests are here; what is missing could not be read.
-    pub(super) fn verify_compared(&mut self, i: NodeId, d: VolumeNr, id: u64, chunk: &Chunk, ours: &[Digest]) {
-        let Some(block) = self.node.take_block(i, d, id) else { return };
+    pub(super) fn verify_compared(&mut self, peer: NodeId, volume: VolumeNr, id: u64, chunk: &Chunk, ours: &[Digest]) {
+        let Some(block) = self.node.take_block(peer, volume, id) else { return };
         let (range, since, now) = (block.range, block.since, self.node.now);
-        if let Some(c) = &mut self.node.connections[i].peer_devices[d].resync.controller {
+        if let Some(c) = &mut self.node.connections[peer].peer_devices[volume].resync.controller {
             c.completed(now, since);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
             let Some(Some(Ok(theirs))) = chunk.theirs.get(n) else {
-                self.verified(i, d, 1, VerifyOutcome::Skipped);
+                self.verified(peer, volume, 1, VerifyOutcome::Skipped);
                 continue;
             };
             let equal = ours.get(n).is_some_and(|own| own == theirs);
             let outcome = if equal { VerifyOutcome::InSync } else { VerifyOutcome::OutOfSync };
             if !equal {
-                self.mark_out_of_sync(i, d, piece);
+                self.mark_out_of_sync(peer, volume, piece);
             }
-            let result = self.node.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
-            self.send(i, Socket::Control, d, result);
-            self.verified(i, d, 1, outcome);
+            let result = self.node.verify_outcome(peer, volume, piece, (name_of_piece(id, n), outcome));
+            self.send(peer, Socket::Control, volume, result);
+            self.verified(peer, volume, 1, outcome);
         }
     }
 
     /// The peer cannot give a digest.
-    pub(super) fn verify_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
-        if !self.block_answered(i, d, ack.range(), Err(())) {
+    pub(super) fn verify_refused(&mut self, peer: NodeId, volume: VolumeNr, ack: &BlockAck) {
+        if !self.block_answered(peer, volume, ack.range(), Err(())) {
             let text = format!("answer for {} that was not asked for", ack.sector);
-            self.unwanted_answer(i, d, &[Replication::VerifyS], text);
+            self.unwanted_answer(peer, volume, &[Replication::VerifyS], text);
         }
     }
 
     // -- the answering side -------------------------------------------------------------------------------------------
 
     /// P_OV_RESULT.
-    pub(crate) fn verify_result(&mut self, i: NodeId, d: VolumeNr, result: &VerifyResult) {
-        let Some(range) = result.range().filter(|r| self.node.devices[d].holds(*r)) else { return };
+    pub(crate) fn verify_result(&mut self, peer: NodeId, volume: VolumeNr, result: &VerifyResult) {
+        let Some(range) = result.range().filter(|r| self.node.devices[volume].holds(*r)) else { return };
         if result.outcome == VerifyOutcome::OutOfSync {
-            self.mark_out_of_sync(i, d, range);
+            self.mark_out_of_sync(peer, volume, range);
         }
-        let Some(id) = self.find_around(i, d, Some(range), |s| matches!(s, Step::ResultsAwaited(_))) else { return };
+        let Some(id) = self.find_around(peer, volume, Some(range), |s| matches!(s, Step::ResultsAwaited(_))) else {
+            return;
+        };
         let now = self.node.now;
-        let rs = &mut self.node.connections[i].peer_devices[d].resync;
+        let rs = &mut self.node.connections[peer].peer_devices[volume].resync;
         rs.heard = now;
         if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
             *bytes = bytes.saturating_sub(range.len().0);
             if *bytes == 0 {
-                self.node.take_block(i, d, id);
+                self.node.take_block(peer, volume, id);
             }
         }
         // What is asked for outside a verify is answered, too, but nowhere counted.
-        if self.node.state.replication(i, d) == Replication::VerifyT {
-            self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
-            self.check_verify_end(i, d);
+        if self.node.state.replication(peer, volume) == Replication::VerifyT {
+            self.verified(peer, volume, range.len().0.div_ceil(BLOCK), result.outcome);
+            self.check_verify_end(peer, volume);
         }
     }
 
     // -- the end ------------------------------------------------------------------------------------------------------
 
-    fn verified(&mut self, i: NodeId, d: VolumeNr, bits: u64, outcome: VerifyOutcome) {
-        let Some(v) = &mut self.node.connections[i].peer_devices[d].resync.verify else { return };
+    fn verified(&mut self, peer: NodeId, volume: VolumeNr, bits: u64, outcome: VerifyOutcome) {
+        let Some(v) = &mut self.node.connections[peer].peer_devices[volume].resync.verify else { return };
         v.left = v.left.saturating_sub(bits);
         match outcome {
             VerifyOutcome::InSync => {}
             VerifyOutcome::OutOfSync => v.found += bits,
             VerifyOutcome::Skipped => v.skipped += bits,
         }
-        self.note_progress(i, d);
+        self.note_progress(peer, volume);
     }
 
-    fn check_verify_end(&mut self, i: NodeId, d: VolumeNr) {
-        let rs = &self.node.connections[i].peer_devices[d].resync;
+    fn check_verify_end(&mut self, peer: NodeId, volume: VolumeNr) {
+        let rs = &self.node.connections[peer].peer_devices[volume].resync;
         if rs.verify.as_ref().is_some_and(|v| v.left == 0 && v.side != Side::Waits) {
-            self.end_verify(i, d);
+            self.end_verify(peer, volume);
         }
     }
 
     /// The asking side says that it is done (with a stop sector it ends early).
-    pub(crate) fn verify_ended_by_peer(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let rs = &self.node.connections[i].peer_devices[d].resync;
+    pub(crate) fn verify_ended_by_peer(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
+        let rs = &self.node.connections[peer].peer_devices[volume].resync;
         let ours = rs.verify.as_ref().is_some_and(|v| v.side == Side::Answers);
         if ours {
-            self.end_verify(i, d);
+            self.end_verify(peer, volume);
         }
         ours
     }
 
-    fn end_verify(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(v) = self.node.connections[i].peer_devices[d].resync.verify.take() else { return };
-        self.node.connections[i].peer_devices[d].lasting.verify_from = 0;
+    fn end_verify(&mut self, peer: NodeId, volume: VolumeNr) {
+        let Some(v) = self.node.connections[peer].peer_devices[volume].resync.verify.take() else { return };
+        self.node.connections[peer].peer_devices[volume].lasting.verify_from = 0;
         let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
         let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
         if v.found > 0 && !v.repair {
             // In 9's dialect a connect forgets what is marked where nobody has written since (`reconnected`, 5.8).
-            text.push_str(match self.node.connections[i].version() {
+            text.push_str(match self.node.connections[peer].version() {
                 KEEPS_BITMAP.. => "; `invalidate --reset-bitmap=no` on the node with the worse copy replaces them",
                 118.. => "; `invalidate` on the node with the worse copy replaces all of it",
                 _ => "; `disconnect` and `connect` copy them from the better side",
             });
         }
-        self.out.note(severity, Some(d), Some(i), Topic::VerifyDone, text);
-        self.took_place(Set::Replication(i, d, Replication::Established));
-        let version = self.node.connections[i].version();
+        self.out.note(severity, Some(volume), Some(peer), Topic::VerifyDone, text);
+        self.took_place(Set::Replication(peer, volume, Replication::Established));
+        let version = self.node.connections[peer].version();
         if v.side == Side::Asks && version >= 97 && version != 100 {
-            self.send_state(i, d);
+            self.send_state(peer, volume);
         }
-        if self.node.devices[d].bits_left(i) > 0 {
-            self.out.handler(Handler::OutOfSync, Some(d), Some(i));
+        if self.node.devices[volume].bits_left(peer) > 0 {
+            self.out.handler(Handler::OutOfSync, Some(volume), Some(peer));
         }
         let now = self.node.now;
-        let repair = &mut self.node.connections[i].peer_devices[d].repair;
+        let repair = &mut self.node.connections[peer].peer_devices[volume].repair;
         if v.found > 0 {
             repair.found_differences();
         }
@@ -343,24 +349,24 @@ impl Resource {
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.
-    pub(crate) fn send_marks(&mut self, i: NodeId, d: VolumeNr) {
+    pub(crate) fn send_marks(&mut self, peer: NodeId, volume: VolumeNr) {
         let mut from = 0;
-        while let Some(range) = self.marked_run(i, d, from) {
+        while let Some(range) = self.marked_run(peer, volume, from) {
             from = range.end.0.div_ceil(8);
             let notice = wire::BlockRange { sector: range.start, size: range.len() };
-            self.send(i, Socket::Data, d, Packet::OutOfSync(notice));
+            self.send(peer, Socket::Data, volume, Packet::OutOfSync(notice));
         }
     }
 
     /// Verify stopped before its end: the next one goes on there.
-    pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
-        let pd = &mut self.node.connections[i].peer_devices[d];
+    pub(crate) fn verify_interrupted(&mut self, peer: NodeId, volume: VolumeNr) {
+        let pd = &mut self.node.connections[peer].peer_devices[volume];
         let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
         let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
         pd.lasting.verify_from = from;
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
-        self.out.note(Severity::Warning, Some(d), Some(i), Topic::VerifyInterrupted, text);
+        self.out.note(Severity::Warning, Some(volume), Some(peer), Topic::VerifyInterrupted, text);
     }
 }
 
@@ -369,29 +375,34 @@ impl Node {
     ///
     /// # Errors
     /// If the nodes' algorithms do not fit.
-    pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
-        let c = &mut self.connections[i];
+    pub(crate) fn wish_verify(
+        &mut self,
+        peer: NodeId,
+        volume: VolumeNr,
+        wish: VerifyRange,
+    ) -> Result<(), CommandError> {
+        let c = &mut self.connections[peer];
         let own = c.cfg.verify.clone().unwrap_or_default();
         if !own.is_empty() && !c.cfg.computes_verify {
             let text =
                 format!("verify-alg is \"{own}\", which this node cannot compute: set another one on both nodes");
             return Err(failure(-14, text));
         }
-        if own.is_empty() || (self.state.is_connected(i) && c.peer_verify.as_str() != own) {
+        if own.is_empty() || (self.state.is_connected(peer) && c.peer_verify.as_str() != own) {
             let text = format!(
                 "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
                 c.peer_verify
             );
             return Err(failure(-14, text));
         }
-        c.peer_devices[d].resync.wish = wish;
+        c.peer_devices[volume].resync.wish = wish;
         Ok(())
     }
 
     /// The first request tells where it starts.
-    pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+    pub(super) fn verify_asked(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
         let now = self.now;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let rs = &mut self.connections[peer].peer_devices[volume].resync;
         let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
         if v.side == Side::Waits {
             v.side = Side::Answers;
@@ -405,13 +416,13 @@ impl Node {
 
 impl Node {
     /// The next run of marked blocks, at most as long as one packet may say.
-    fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
-        let (b, slot) = self.devices[d].bitmap(i)?;
+    fn marked_run(&self, peer: NodeId, volume: VolumeNr, from: u64) -> Option<SectorRange> {
+        let (b, slot) = self.devices[volume].bitmap(peer)?;
         let bits = &b.bitmaps[slot];
         let start = bits.next_set(from..bits.len())?;
         let most = (start + LONGEST_RUN).min(bits.len());
         let end = bits.next_clear(start..most).unwrap_or(most);
-        let size = self.devices[d].size;
+        let size = self.devices[volume].size;
         let range = SectorRange { start: Sector(start * 8), end: Sector(end * 8).min(size) };
         (range.start < range.end).then_some(range)
     }

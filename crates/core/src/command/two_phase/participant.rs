@@ -33,25 +33,25 @@ impl TwoPhase {
 
 impl Resource {
     /// P_TWOPC_PREPARE (3.2.5).
-    pub(crate) fn prepare_received(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
-        if self.can_take_part(i, volume, prepare.transaction) {
-            self.accept_prepare(i, volume, prepare);
+    pub(crate) fn prepare_received(&mut self, peer: NodeId, volume: VolumeNr, prepare: &Prepare) {
+        if self.can_take_part(peer, volume, prepare.transaction) {
+            self.accept_prepare(peer, volume, prepare);
         }
     }
 
     /// A peer asks: is it heard for the first time, and nothing else under way? If not, it gets its answer.
-    pub(super) fn can_take_part(&mut self, i: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
+    pub(super) fn can_take_part(&mut self, peer: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
         match self.transaction.get_mut() {
             None if !self.called_off.contains(&head) => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
                 let Part::Participant { parents, answered, .. } = &mut two.part else { return false };
-                parents.insert(i);
+                parents.insert(peer);
                 let answered = answered.map(|answer| two.answer_with(&head, answer));
                 // It would not ask if it did not agree itself.
-                two.waits_for.remove(i);
+                two.waits_for.remove(peer);
                 match answered {
-                    Some(packet) => self.send(i, Socket::Control, volume, packet),
+                    Some(packet) => self.send(peer, Socket::Control, volume, packet),
                     None => self.transaction_went_on(),
                 }
                 return false;
@@ -64,21 +64,21 @@ impl Resource {
             _ => {
                 let reachable = self.neighbours9().with(self.node.cfg.node);
                 let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
-                self.send(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
+                self.send(peer, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
                 return false;
             }
         }
         true
     }
 
-    fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
+    fn accept_prepare(&mut self, peer: NodeId, volume: VolumeNr, prepare: &Prepare) {
         let (head, own) = (prepare.transaction, self.node.cfg.node);
-        let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
+        let concerned = head.initiator == peer && head.target.is_none_or(|target| target == own);
         let meets = prepare.change.conn == Some(ConnState::WFReportParams) && concerned;
-        if meets && self.refuse_beside_other(i) {
+        if meets && self.refuse_beside_other(peer) {
             return;
         }
-        let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
+        let change = concerned.then(|| self.change_of_peer(peer, volume, &prepare.change));
         let mut masks = Masks { reachable: self.neighbours9().with(own), ..Masks::default() };
         let connects = prepare.change.conn == Some(ConnState::WFReportParams);
         match prepare.change.conn {
@@ -106,15 +106,15 @@ impl Resource {
             },
         };
         // What was not understood is not begun.
-        let meets = Some(i).filter(|_| connects && answer == Answer::Yes && concerned);
+        let meets = Some(peer).filter(|_| connects && answer == Answer::Yes && concerned);
         let matter = Matter::State { asked: prepare.change, change: change.flatten().unwrap_or_default() };
-        self.take_part(i, head, (volume, matter), (answer, masks), meets);
+        self.take_part(peer, head, (volume, matter), (answer, masks), meets);
     }
 
     /// The others that are to be reached are asked, too.
     pub(super) fn take_part(
         &mut self,
-        i: NodeId,
+        peer: NodeId,
         head: wire::Transaction,
         (volume, matter): (VolumeNr, Matter),
         (answer, masks): (Answer, Masks),
@@ -122,13 +122,13 @@ impl Resource {
     ) {
         let reach = head.nodes_to_reach.nodes();
         let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
-        let children = children.without(NodeMask::of(i));
+        let children = children.without(NodeMask::of(peer));
         let nodes_to_reach = head.nodes_to_reach.without(children.with(self.node.cfg.node));
         let two = TwoPhase {
             head: wire::Transaction { nodes_to_reach, ..head },
             volume,
             matter,
-            part: Part::Participant { parents: NodeMask::of(i), children, answered: None },
+            part: Part::Participant { parents: NodeMask::of(peer), children, answered: None },
             connects,
             waits_for: children,
             answer,
@@ -142,7 +142,7 @@ impl Resource {
             // Perhaps it is lost: that is known soon.
             self.send_ping(child);
         }
-        connects.into_iter().for_each(|i| self.send_attempt(i));
+        connects.into_iter().for_each(|peer| self.send_attempt(peer));
         self.transaction_went_on();
     }
 
@@ -151,13 +151,13 @@ impl Resource {
         let (volume, packet) = (two.volume, two.answer_with(&two.head, answer));
         let Part::Participant { parents, answered, .. } = &mut two.part else { return };
         *answered = Some(answer);
-        for i in *parents {
-            self.send(i, Socket::Control, volume, packet.clone());
+        for peer in *parents {
+            self.send(peer, Socket::Control, volume, packet.clone());
         }
     }
 
     /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
-    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+    pub(crate) fn decision_received(&mut self, peer: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
         let head = decision.transaction;
         let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
         if !self.transaction.two_phase().is_some_and(ours) {
@@ -169,28 +169,28 @@ impl Resource {
         // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
         let asked =
             |two: &TwoPhase| matches!(&two.part, Part::Participant { parents, .. } if parents.contains(head.initiator));
-        if !commit && i != head.initiator && self.transaction.two_phase().is_some_and(asked) {
+        if !commit && peer != head.initiator && self.transaction.two_phase().is_some_and(asked) {
             return;
         }
         let Some(two) = self.transaction.take_two_phase() else { return };
         if let (Matter::Size(size), true) = (&two.matter, commit) {
             // What follows for a third node must find it told.
-            self.forward(i, volume, decision, commit);
+            self.forward(peer, volume, decision, commit);
             return self.size_decided(two.volume, size, &two, decision);
         }
         if commit {
-            self.carry_out_theirs(i, &two);
+            self.carry_out_theirs(peer, &two);
             self.end_links();
-            let affected = head.initiator == i && head.target.is_none_or(|target| target == self.node.cfg.node);
+            let affected = head.initiator == peer && head.target.is_none_or(|target| target == self.node.cfg.node);
             if affected && !two.is_empty() || !head.primary_incapable {
                 self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
                 self.outdates_itself(&two, decision.primary_nodes.nodes());
             }
         } else {
             self.called_off.note(&head);
-            two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+            two.connects.into_iter().for_each(|peer| self.forget_attempt(peer));
         }
-        self.forward(i, volume, decision, commit);
+        self.forward(peer, volume, decision, commit);
     }
 
     /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now
@@ -200,16 +200,18 @@ impl Resource {
         let told = two.is_empty() && two.volume == VolumeNr::NONE && self.node.state.is_primary();
         let away = self.node.connections.members().contains(initiator) && !self.node.state.is_connected(initiator);
         if told && away && primaries.contains(self.node.cfg.node) {
-            let unknown = |d: &VolumeNr| self.node.state.peer_disk(initiator, *d) == DiskState::DUnknown;
+            let unknown = |volume: &VolumeNr| self.node.state.peer_disk(initiator, *volume) == DiskState::DUnknown;
             let volumes = self.node.devices.ids().filter(unknown);
-            self.took_place(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
+            self.took_place(
+                volumes.map(|volume| Set::PeerDisk(initiator, volume, DiskState::Outdated)).collect::<Change>(),
+            );
         }
     }
 
     /// Tells the others that are to be reached, not who has told this node.
-    fn forward(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+    fn forward(&mut self, peer: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
         let head = decision.transaction;
-        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
+        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(peer));
         let mut forwarded = *decision;
         forwarded.transaction.nodes_to_reach = head.nodes_to_reach.without(left.with(self.node.cfg.node));
         let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
@@ -221,38 +223,38 @@ impl Resource {
     /// Nobody is left who could tell what becomes of it: those that this node has asked are told that it is off.
     pub(super) fn abandon_theirs(&mut self) {
         let Some(two) = self.transaction.take_two_phase() else { return };
-        two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+        two.connects.into_iter().for_each(|peer| self.forget_attempt(peer));
         let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask::ALL, ..two.head });
-        for i in self.neighbours9() {
-            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+        for peer in self.neighbours9() {
+            self.send(peer, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
     }
 
-    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
-        if let Some(i) = two.connects {
-            return self.carry_out_attempt(i);
+    fn carry_out_theirs(&mut self, peer: NodeId, two: &TwoPhase) {
+        if let Some(peer) = two.connects {
+            return self.carry_out_attempt(peer);
         }
         let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
         if self.make(two.change(), kind).is_err() {
             self.took_place(two.change());
         }
         if two.is_disconnect() && two.head.target == Some(self.node.cfg.node) {
-            self.peer_has_parted(i);
+            self.peer_has_parted(peer);
         }
     }
 
     /// The peer wants to disconnect, and nothing else, and this node has said yes.
-    pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
+    pub(crate) fn has_agreed_to_part(&self, peer: NodeId) -> bool {
         let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.node.cfg.node);
         let Some(two) = self.transaction.two_phase().filter(|two| asked(two)) else { return false };
         let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
         let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
-        alone && two.answer == Answer::Yes && parents.contains(i)
+        alone && two.answer == Answer::Yes && parents.contains(peer)
     }
 
-    pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
+    pub(crate) fn peer_has_parted(&mut self, peer: NodeId) {
         let text = "the peer disconnected".to_owned();
-        self.out.drop_link(i, ConnectionState::TearDown, Topic::PeerDisconnected, text);
+        self.out.drop_link(peer, ConnectionState::TearDown, Topic::PeerDisconnected, text);
     }
 }
 
@@ -271,27 +273,27 @@ impl Node {
     }
 
     /// What a peer wants, in this node's view. `None`: that is not understood, or not up to it.
-    fn change_of_peer(&self, i: NodeId, volume: VolumeNr, asked: &StateChange) -> Option<Change> {
+    fn change_of_peer(&self, peer: NodeId, volume: VolumeNr, asked: &StateChange) -> Option<Change> {
         let mut change = Change::default();
-        let volumes = self.devices.ids().filter(|d| volume == VolumeNr::NONE || *d == volume);
+        let volumes = self.devices.ids().filter(|of| volume == VolumeNr::NONE || *of == volume);
         match asked.conn {
             None => {}
-            Some(ConnState::Disconnecting) => change.push(Set::Connection(i, ConnectionState::TearDown)),
+            Some(ConnState::Disconnecting) => change.push(Set::Connection(peer, ConnectionState::TearDown)),
             Some(ConnState::WFReportParams) => {
-                change.push(Set::Connection(i, ConnectionState::Connected));
-                return (!self.state.is_connected(i)).then_some(change);
+                change.push(Set::Connection(peer, ConnectionState::Connected));
+                return (!self.state.is_connected(peer)).then_some(change);
             }
-            Some(conn) => return self.resync_of_peer(i, volume, conn),
+            Some(conn) => return self.resync_of_peer(peer, volume, conn),
         }
-        if !self.state.is_connected(i) || asked.peer.is_some() {
+        if !self.state.is_connected(peer) || asked.peer.is_some() {
             return None;
         }
-        for d in volumes {
-            asked.role.into_iter().for_each(|role| change.push(Set::PeerRole(i, d, role)));
-            asked.disk.into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
+        for volume in volumes {
+            asked.role.into_iter().for_each(|role| change.push(Set::PeerRole(peer, volume, role)));
+            asked.disk.into_iter().for_each(|disk| change.push(Set::PeerDisk(peer, volume, disk)));
             match asked.pdsk {
                 None => {}
-                Some(DiskState::Outdated) => change.push(Set::Disk(d, DiskState::Outdated)),
+                Some(DiskState::Outdated) => change.push(Set::Disk(volume, DiskState::Outdated)),
                 Some(_) => return None,
             }
         }
@@ -299,7 +301,7 @@ impl Node {
     }
 
     /// A resync or verify that a peer wants, seen from here.
-    fn resync_of_peer(&self, i: NodeId, volume: VolumeNr, conn: ConnState) -> Option<Change> {
+    fn resync_of_peer(&self, peer: NodeId, volume: VolumeNr, conn: ConnState) -> Option<Change> {
         let own = match conn {
             ConnState::StartingSyncS => Replication::StartingSyncT,
             ConnState::StartingSyncT => Replication::StartingSyncS,
@@ -308,8 +310,8 @@ impl Node {
             ConnState::VerifyS => Replication::VerifyT,
             _ => return None,
         };
-        let d = self.devices.ids().find(|d| *d == volume)?;
-        let may = self.state.replicates(i, d) && self.may_copy(i, own);
-        may.then(|| Set::Replication(i, d, own).into())
+        let volume = self.devices.ids().find(|of| *of == volume)?;
+        let may = self.state.replicates(peer, volume) && self.may_copy(peer, own);
+        may.then(|| Set::Replication(peer, volume, own).into())
     }
 }

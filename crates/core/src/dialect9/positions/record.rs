@@ -45,8 +45,8 @@ impl Positions {
     }
 
     /// Is there a write of this node, up to a position, of which the peer has not been told who has it?
-    pub(in crate::dialect9) fn is_untold(&self, i: NodeId, up_to: u64) -> bool {
-        self.open.iter().any(|open| open.at <= up_to && open.to.contains(i))
+    pub(in crate::dialect9) fn is_untold(&self, peer: NodeId, up_to: u64) -> bool {
+        self.open.iter().any(|open| open.at <= up_to && open.to.contains(peer))
     }
 
     /// When something is to be said.
@@ -61,10 +61,10 @@ impl Positions {
     }
 
     /// The peer gets the write at this position, which is the last one.
-    pub(super) fn sent(&mut self, i: NodeId, at: u64) {
+    pub(super) fn sent(&mut self, peer: NodeId, at: u64) {
         match self.open.back_mut().filter(|open| open.at == at) {
-            Some(open) => open.to.insert(i),
-            None => self.open.push_back(Open { at, to: NodeMask::of(i), has: None }),
+            Some(open) => open.to.insert(peer),
+            None => self.open.push_back(Open { at, to: NodeMask::of(peer), has: None }),
         }
     }
 
@@ -98,10 +98,10 @@ impl Positions {
     }
 
     /// A link went down: on the next one the peer knows nothing of what was sent on this.
-    pub(crate) fn forget(&mut self, i: NodeId) {
-        self.open.iter_mut().for_each(|open| open.to.remove(i));
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        self.open.iter_mut().for_each(|open| open.to.remove(peer));
         if let Some(due) = &mut self.due {
-            due.to.remove(i);
+            due.to.remove(peer);
         }
     }
 }

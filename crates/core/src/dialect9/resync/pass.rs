@@ -20,11 +20,11 @@ pub(crate) enum LastPass {
 
 impl LastPass {
     /// Is, or was, this Primary asked?
-    pub(in crate::dialect9) fn asks(self, i: NodeId) -> bool {
+    pub(in crate::dialect9) fn asks(self, peer: NodeId) -> bool {
         match self {
             LastPass::Ahead => false,
-            LastPass::Flushing(asked) => asked.primary == i,
-            LastPass::Begun(primary) => primary == Some(i),
+            LastPass::Flushing(asked) => asked.primary == peer,
+            LastPass::Begun(primary) => primary == Some(peer),
         }
     }
 }
