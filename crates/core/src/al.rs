@@ -51,10 +51,11 @@ impl Resource {
 
     /// `None`: this disk keeps no activity log, or there is none.
     fn acquire_al(&mut self, volume: VolumeNr, range: SectorRange) -> Option<Acquire> {
-        if !self.usable(volume) {
+        let disk = self.node.state.disk(volume);
+        let dev = &mut self.node.devices[volume];
+        if !dev.is_usable(disk) {
             return None;
         }
-        let dev = &mut self.node.devices[volume];
         let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
         // Without it a crash is followed by a full resync, if the superblock says so: until it does, all is logged.
         let backing = dev.backing.as_mut().filter(|b| wanted || !b.is_unlogged_on_disk())?;
@@ -78,8 +79,9 @@ impl Resource {
             self.repetitions_leave_al(volume);
             self.unsettled_leave_log(volume);
         }
-        if std::mem::take(&mut self.node.devices[volume].al_queue.recheck) {
-            for job in std::mem::take(&mut self.node.devices[volume].al_queue.refused) {
+        let dev = &mut self.node.devices[volume];
+        if std::mem::take(&mut dev.al_queue.recheck) && dev.al_queue.is_starved() {
+            for job in std::mem::take(&mut dev.al_queue.refused) {
                 self.take_al_for(volume, job);
             }
         }
@@ -185,6 +187,12 @@ impl Resource {
 }
 
 impl Device {
+    /// Has the activity log something to do at the end of a turn?
+    pub(crate) fn al_is_due(&self) -> bool {
+        let wants = || self.backing.as_ref().is_some_and(|b| b.al.wants_transaction());
+        self.al_queue.is_starved() || self.al_queue.transaction.is_none() && wants()
+    }
+
     /// Does any write wait for the activity log?
     pub(crate) fn al_waiting(&self) -> bool {
         let q = &self.al_queue;

@@ -456,8 +456,8 @@ pub enum Effect {
     },
     /// Something in the status changed; [`Resource::snapshot`](crate::Resource::snapshot) shows what.
     StatusChanged,
-    /// For the log.
-    Log(Notice),
+    /// For the log. In a box: it is rare, and larger than all others.
+    Log(Box<Notice>),
     /// `down` is complete: nothing is open any more, the process may end.
     Stopped,
 }

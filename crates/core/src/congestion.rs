@@ -18,13 +18,15 @@ impl Resource {
     /// Before a write goes to a peer: is the way there congested? Then acts as `on-congestion` says.
     pub(crate) fn check_congestion(&mut self, peer: NodeId, volume: VolumeNr) {
         let Some(c) = self.node.connections.get(peer) else { return };
+        if c.cfg.on_congestion == OnCongestion::Block {
+            return;
+        }
         let pd = &c.peer_devices[volume];
         let replicating =
             matches!(self.node.state.replication(peer, volume), Replication::Established | Replication::SyncSource);
         // In 9's dialect no node runs ahead as yet: it blocks instead.
         let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.speaks9();
-        if c.cfg.on_congestion == OnCongestion::Block
-            || unspoken
+        if unspoken
             || c.cfg.protocol != Protocol::A
             || !replicating
             || c.version() < 96

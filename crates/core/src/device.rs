@@ -196,6 +196,11 @@ impl Device {
         Device { cfg: cfg.disk.clone(), ..Device::default() }
     }
 
+    /// Does the disk, in this state of it, take reads and writes?
+    pub(crate) fn is_usable(&self, disk: DiskState) -> bool {
+        self.backing.is_some() && disk >= DiskState::Inconsistent && disk != DiskState::DUnknown
+    }
+
     /// Its disk is let go of, in this way or a worse one.
     pub(crate) fn lets_go(&mut self, how: Leaving) {
         self.disk.leaving = self.disk.leaving.max(Some(how));

@@ -2,20 +2,25 @@
 
 use crate::Resource;
 use crate::api::Segments;
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
 use crate::peer_device::WhenBad;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
-use units::{NodeId, VolumeNr};
+use units::{Instant, NodeId, VolumeNr};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
-    pub(crate) fn packet(&mut self, peer: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
-        self.node.connections[peer].last_heard = self.node.now;
-        let phase = self.node.connections[peer].link.as_ref().map_or(Phase::Features, |l| l.phase);
+    pub(crate) fn packet(
+        &mut self,
+        peer: NodeId,
+        (stream, phase): (Socket, Phase),
+        volume: VolumeNr,
+        packet: Packet,
+        payload: Segments,
+    ) {
         match (stream, phase) {
             (Socket::Control, _) => self.control_packet(peer, volume, packet),
             (Socket::Data, Phase::Running) => self.queue_data(peer, volume, packet, payload),
@@ -49,6 +54,13 @@ impl Resource {
 
     /// The control stream: processed at once, never behind data.
     fn control_packet(&mut self, peer: NodeId, volume: VolumeNr, packet: Packet) {
+        // Mostly it is this one.
+        if let Packet::WriteAck(ack) = &packet
+            && let Some(pd) = self.node.connections[peer].peer_devices.get_mut(volume)
+        {
+            pd.link.io.is_answered(ack.seq);
+            return self.write_acked(peer, volume, ack, false);
+        }
         self.out.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Ping => return self.send_connection(peer, Socket::Control, Packet::PingAck),
@@ -75,12 +87,11 @@ impl Resource {
             Packet::OvResultId(result) => Some(result.block.seq),
             other => other.block_ack().map(|ack| ack.seq),
         };
+        let c = &mut self.node.connections[peer];
         if let Some(seq) = seq {
-            let answers = &mut self.node.connections[peer].peer_devices[volume].link.io.peer_answers;
-            *answers = answers.wrapping_add(1);
-            self.node.connections[peer].peer_devices[volume].link.io.saw_seq(seq);
+            c.peer_devices[volume].link.io.is_answered(seq);
         }
-        let cfg = &self.node.connections[peer].cfg;
+        let cfg = &c.cfg;
         let unasked = match &packet {
             // "Received" is not "written", which is what protocol C waits for.
             Packet::RecvAck(_) => cfg.protocol != crate::Protocol::B,
@@ -237,6 +248,15 @@ impl Resource {
             Packet::ConnStChgReply(result)
         };
         self.send(peer, Socket::Control, volume.unwrap_or(self.node.devices.first()), packet);
+    }
+}
+
+impl Connection {
+    /// Something comes from the peer: the phase of the link that it comes by.
+    pub(crate) fn hears(&mut self, now: Instant) -> Option<Phase> {
+        let phase = self.link.as_ref()?.phase;
+        self.last_heard = now;
+        Some(phase)
     }
 }
 

@@ -135,9 +135,10 @@ impl Resource {
 impl Node {
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
     /// handshake is over. Until then nothing may be written.
+    #[inline]
     pub(crate) fn generation_undecided(&self, volume: VolumeNr) -> bool {
-        let shaking = self.connected().any(|(peer, _)| self.will_be_compared(peer, volume));
-        self.devices[volume].due.new_generation_pending && shaking
+        self.devices[volume].due.new_generation_pending
+            && self.connected().any(|(peer, _)| self.will_be_compared(peer, volume))
     }
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?

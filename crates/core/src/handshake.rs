@@ -61,6 +61,7 @@ impl Resource {
     }
 
     /// Does anything go on when it is known that a volume is not compared? An attach looks again with the next ping.
+    #[inline]
     fn waits_for_comparison(&self) -> bool {
         let commands = self.again.is_some() || !self.pending.is_empty() || !self.begun.is_empty();
         commands || self.node.devices.values().any(|dev| dev.due.new_generation_pending)

@@ -149,6 +149,9 @@ impl Resource {
 
     /// When the first chore is due without anything happening.
     pub(crate) fn next_chore(&self) -> Option<Instant> {
+        if self.out.chores == Chores::NONE {
+            return None;
+        }
         self.out.chores.each().filter_map(|chore| self.chore_timer(chore)).min()
     }
 

@@ -88,7 +88,6 @@ mod latency;
 mod link_end;
 mod liveness;
 mod marks;
-pub mod members;
 mod merging;
 mod metadata;
 mod node;
@@ -124,3 +123,4 @@ pub use resync::marks::SlowedBy;
 pub use rows::TABLES;
 #[cfg(feature = "rows")]
 pub use rows::take_rows;
+pub use units::members;

@@ -26,7 +26,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Resource {
     /// Carries out what was reported, in that order.
+    #[inline(always)]
     pub(crate) fn end_links(&mut self) {
+        // It is asked after every input, and mostly nothing was reported.
+        if !self.to_settle.is_empty() || !self.out.endings.is_empty() {
+            self.carry_out_ends();
+        }
+    }
+
+    fn carry_out_ends(&mut self) {
         self.settle();
         while let Some(ending) = self.out.endings.take() {
             let Ending { peer, end, reason, text } = ending;

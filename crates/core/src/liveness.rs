@@ -270,12 +270,14 @@ impl Node {
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
     pub(crate) fn attach_deadline(&self, peer: NodeId) -> Option<(Instant, VolumeNr)> {
-        let waiting = self.devices.iter().filter(|(volume, _)| {
-            let answered = self.state.disk(*volume) != DiskState::Negotiating;
-            !answered && self.state.replicates(peer, *volume)
-        });
-        let limit = self.connections[peer].patience_with_answers();
-        waiting.map(|(volume, dev)| (dev.disk.attached_at + limit, volume)).min()
+        let mut first = None;
+        for (volume, state) in self.state.volumes.iter() {
+            if state.disk == DiskState::Negotiating && self.state.replicates(peer, volume) {
+                let limit = self.devices[volume].disk.attached_at + self.connections[peer].patience_with_answers();
+                first = [first, Some((limit, volume))].into_iter().flatten().min();
+            }
+        }
+        first
     }
 
     /// Until when a peer that has refused a write must have said what its disk is worth.

@@ -28,7 +28,7 @@ pub(crate) struct Merging {
 const KEPT: usize = 256;
 
 /// In sectors; `at` is the place in the queue.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Key {
     start: u64,
     end: u64,
@@ -85,12 +85,13 @@ impl Merging {
             queue.iter().map(|w| &w.request).take_while(|r| matches!(r.kind, RequestKind::Write { .. })).zip(0..);
         let key = |(r, at): (&BlockRequest, u32)| Key { start: r.sector.0, end: r.sector.0 + r.len.0 / 512, at };
         self.keys.extend(writes.map(key));
-        if self.keys.len() < 2 || self.keys.is_sorted() {
+        if self.keys.len() < 2 || self.keys.is_sorted_by_key(|key| key.start) {
             return;
         }
         let together = |keys: &[Key]| keys.windows(2).filter(|w| w[0].end == w[1].start).count();
         let before = together(&self.keys);
-        self.keys.sort_unstable();
+        // Those that begin at the same place overlap, in whichever order.
+        self.keys.sort_unstable_by_key(|key| key.start);
         let overlap = self.keys.windows(2).any(|w| w[0].end > w[1].start);
         if overlap || together(&self.keys) <= before {
             return;

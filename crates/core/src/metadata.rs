@@ -4,7 +4,7 @@
 pub(crate) mod writer;
 
 use crate::Resource;
-use crate::api::{DiskError, MetaOp};
+use crate::api::{DiskError, DiskOp, MetaOp};
 use crate::decide::rules::metadata_flags;
 use crate::decide::view::View;
 use crate::device::{Backing, Device};
@@ -97,10 +97,11 @@ impl Resource {
     /// This node's disk changes: nodes that are not connected, or not configured at all, lack that. Their slots, and
     /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Connected
     /// peers have marks of their own, by what they confirm.
-    pub(crate) fn mark_for_strangers(&mut self, volume: VolumeNr, range: SectorRange) {
+    pub(crate) fn mark_for_strangers(&mut self, volume: VolumeNr, action: &DiskOp) {
         if !self.knows_strangers(volume) {
             return;
         }
+        let Some(range) = action.changes() else { return };
         for slot in 0..self.node.devices[volume].slots() {
             if !self.is_slot_of_connected(volume, slot)
                 && let Some(b) = &mut self.node.devices[volume].backing
@@ -114,9 +115,14 @@ impl Resource {
 impl Node {
     /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
+    #[inline]
     pub(crate) fn knows_strangers(&self, volume: VolumeNr) -> bool {
-        self.devices[volume].slots() > 1
-            && (0..self.devices[volume].slots()).any(|slot| !self.is_slot_of_connected(volume, slot))
+        let slots = self.devices[volume].slots();
+        slots > 1 && self.is_any_of_stranger(volume, slots)
+    }
+
+    fn is_any_of_stranger(&self, volume: VolumeNr, slots: usize) -> bool {
+        (0..slots).any(|slot| !self.is_slot_of_connected(volume, slot))
     }
 
     pub(crate) fn is_slot_of_connected(&self, volume: VolumeNr, slot: usize) -> bool {

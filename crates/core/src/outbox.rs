@@ -94,7 +94,7 @@ impl Outbox {
             self.decisions.pop_front();
         }
         self.decisions.push_back((self.now, notice.clone()));
-        self.emit(Effect::Log(notice));
+        self.emit(Effect::Log(Box::new(notice)));
     }
 
     // -- links that must end -----------------------------------------------------------------------------------------

@@ -213,4 +213,15 @@ impl PairIo {
         self.seq = self.seq.wrapping_add(1);
         self.seq
     }
+
+    /// An answer of the peer has come, with this number.
+    pub(crate) fn is_answered(&mut self, seq: u32) {
+        self.peer_answers = self.peer_answers.wrapping_add(1);
+        self.saw_seq(seq);
+    }
+
+    /// A write of the peer has come.
+    pub(crate) fn count_write(&mut self) {
+        self.peer_writes = self.peer_writes.wrapping_add(1);
+    }
 }

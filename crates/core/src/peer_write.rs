@@ -15,7 +15,7 @@ use crate::latency::Stage;
 use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, PeerWrite, Told};
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
 
 impl Resource {
@@ -51,12 +51,15 @@ impl Resource {
             self.out.release(data);
             return self.out.protocol_error(peer, reason, text);
         }
-        flags = flags | self.node.connections[peer].unsaid_flags();
-        self.node.connections[peer].peer_devices[volume].link.io.saw_seq(seq);
-        self.node.count_peer_write(peer, volume);
+        let c = &mut self.node.connections[peer];
+        flags = flags | c.unsaid_flags();
+        let pd = &mut c.peer_devices[volume];
+        pd.link.io.saw_seq(seq);
+        pd.link.io.count_write();
+        pd.link.io.received_bytes += data.len();
+        self.node.devices[volume].note_peers_write();
         let told = self.may_complete(peer, flags);
         let epoch = self.node.connections[peer].epochs.join(told);
-        self.node.connections[peer].peer_devices[volume].link.io.received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(peer, volume, action, range, flags) {
             self.out.release(data);
             self.send_ack(peer, volume, answer, range, block_id);
@@ -73,10 +76,12 @@ impl Resource {
         }
         let interval = self.node.devices[volume].queue.interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(peer, volume, action);
+        let in_mesh = self.node.in_mesh9();
+        let c = &self.node.connections[peer];
         self.begin_peer_write(PeerWrite {
             connection: peer,
             device: volume,
-            session: self.node.connections[peer].session,
+            session: c.session,
             epoch,
             told,
             action,
@@ -85,10 +90,10 @@ impl Resource {
             block_id,
             flags,
             interval,
-            position: self.node.connections[peer].heard_at.filter(|_| self.in_mesh9()),
+            position: c.heard_at.filter(|_| in_mesh),
             al_held: false,
             durable,
-            came: self.node.connections[peer].held.came(),
+            came: c.held.came(),
             started: self.node.now,
             submitted: self.node.now,
         });
@@ -99,8 +104,9 @@ impl Resource {
         let (peer, volume, range) = (write.connection, write.device, write.range);
         self.overtake_answers(peer, volume, range);
         self.node.devices[volume].queue.peer_writing.insert(range, write.interval, ());
-        self.node.connections[peer].peer_devices[volume].link.io.unacked += 1;
-        self.node.connections[peer].working += write.cost();
+        let c = &mut self.node.connections[peer];
+        c.peer_devices[volume].link.io.unacked += 1;
+        c.working += write.cost();
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.node.connections[peer].speaks9() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
@@ -128,19 +134,20 @@ impl Resource {
             PeerAction::Discard { zeroes } => DiskOp::Discard { sector, len, zeroes },
             PeerAction::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua },
         };
-        if !self.usable(volume) {
+        let disk = self.node.state.disk(volume);
+        let dev = &mut self.node.devices[volume];
+        if !dev.is_usable(disk) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
-        let dev = &mut self.node.devices[volume];
         dev.stats.written_bytes += len.0;
         self.disk(volume, Op::PeerWrite(key), action);
     }
 
     pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let usable = self.peer_writes.get(key).is_some_and(|w| self.usable(w.device));
-        if let (Err(_), Some(w)) = (result, self.peer_writes.get_mut(key))
+        if result.is_err()
+            && let Some(w) = self.peer_writes.get_mut(key)
             && matches!(w.action, PeerAction::Discard { .. })
-            && usable
+            && self.node.usable(w.device)
         {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.action = PeerAction::Zeroes { unmap: false };
@@ -149,13 +156,15 @@ impl Resource {
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (peer, volume) = (w.connection, w.device);
-        self.node.connections[peer].working -= w.cost();
+        let c = &mut self.node.connections[peer];
+        c.working -= w.cost();
+        let here = c.session == w.session && c.link.is_some();
         self.node.application_done(volume, w.started, w.range.len());
-        self.node.note_peer_write(&w);
-        self.node.devices[volume].queue.peer_writing.remove(w.range.start, w.interval);
-        self.node.devices[volume].queue.recheck = true;
+        let dev = &mut self.node.devices[volume];
+        dev.note_peer_write(&w, self.node.now);
+        dev.queue.peer_writing.remove(w.range.start, w.interval);
+        dev.queue.recheck = true;
         self.out.release(std::mem::take(&mut w.data));
-        let here = self.node.connections[peer].session == w.session && self.node.connections[peer].link.is_some();
         if let Err(e) = result {
             self.mark_out_of_sync(peer, volume, w.range);
             self.data_error(volume, Failure::Write, "write", w.range, e);
@@ -195,12 +204,11 @@ impl Resource {
     }
 }
 
-impl Node {
-    fn note_peer_write(&mut self, w: &PeerWrite) {
-        let latencies = &mut self.devices[w.device].stats.latencies;
-        latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
-        latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
-        latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
+impl Device {
+    fn note_peer_write(&mut self, w: &PeerWrite, now: Instant) {
+        self.stats.latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
+        self.stats.latencies.note(Stage::PeerWriteDisk, now.since(w.submitted), 1);
+        self.stats.latencies.note(Stage::PeerWriteTotal, now.since(w.came), 1);
     }
 }
 

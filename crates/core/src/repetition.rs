@@ -4,6 +4,7 @@
 pub(crate) mod place;
 
 use crate::Resource;
+use crate::device::Device;
 use crate::node::Node;
 use crate::repetition::place::{Behind, Repetition};
 use crate::request::under_way::Request;
@@ -101,12 +102,10 @@ impl Resource {
     }
 }
 
-impl Node {
-    /// A write of the peer has come.
-    pub(crate) fn count_peer_write(&mut self, peer: NodeId, volume: VolumeNr) {
-        let writes = &mut self.connections[peer].peer_devices[volume].link.io.peer_writes;
-        *writes = writes.wrapping_add(1);
-        self.devices[volume].queue.recheck |= !self.devices[volume].repetitions.is_empty();
+impl Device {
+    /// A write of a peer has come: it may be what one that is done again is behind.
+    pub(crate) fn note_peers_write(&mut self) {
+        self.queue.recheck |= !self.repetitions.is_empty();
     }
 }
 

@@ -12,8 +12,8 @@ use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
 use crate::decide::io_error::Failure;
 use crate::decide::routing;
-use crate::decide::routing::{Admission, ToPeer};
-use crate::decide::view::View;
+use crate::decide::routing::ToPeer;
+use crate::decide::state::PairState;
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Stage;
@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::op::Op;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
-use crate::request::write::{Local, NewWrite, Owner, Owners, WriteKind};
+use crate::request::write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
 use std::collections::VecDeque;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
@@ -37,10 +37,10 @@ impl Resource {
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
         let volume = req.volume;
-        if !self.node.devices.contains(volume) {
+        let Some(dev) = self.node.devices.get_mut(volume) else {
             return self.out.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
-        }
-        self.node.devices[volume].disk.upper_pending += 1;
+        };
+        dev.disk.upper_pending += 1;
         if let Err(e) = self.check(volume, &req) {
             return self.end_owner(volume, Owner::Tag(req.tag), Err(e));
         }
@@ -53,7 +53,8 @@ impl Resource {
             return self.serve_readers(volume);
         }
         self.begin_first_write(volume);
-        if !self.may_start_io(volume) {
+        let dev = &self.node.devices[volume];
+        if dev.queue.is_idle() && !dev.al_is_due() || !self.may_start_io(volume) {
             return;
         }
         if std::mem::take(&mut self.node.devices[volume].queue.recheck) {
@@ -83,6 +84,9 @@ impl Resource {
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
     fn serve_readers(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].queue.is_idle() {
+            return;
+        }
         let may = self.may_be_read(volume);
         let incoming = std::mem::take(&mut self.node.devices[volume].queue.incoming);
         let (reads, others): (VecDeque<_>, _) =
@@ -111,17 +115,13 @@ impl Resource {
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
     pub(crate) fn may_start_io(&self, volume: VolumeNr) -> bool {
         let dev = &self.node.devices[volume];
-        let waits = self.peers_or_none().any(|peer| {
-            let version = peer.map_or(u32::MAX, |peer| self.node.connections[peer].version());
-            matches!(routing::admit(&View::of(&self.node.state, peer, volume), version), Admission::Wait(_))
-        });
         let generation =
             dev.generation_in_flight() || self.generation_undecided(volume) || !dev.due.first_write.lets_writes_begin();
-        !waits
-            && !generation
-            && !self.awaits_target(volume)
-            && dev.disk.leaving.is_none()
-            && !self.gives_up_copy(volume)
+        if generation || dev.disk.leaving.is_some() || self.waits_for_bitmaps(volume) || self.gives_up_copy(volume) {
+            return false;
+        }
+        let state = &self.node.state;
+        !state.is_primary() || routing::why_wait(state.is_frozen(), state.disk(volume)).is_none()
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -133,14 +133,14 @@ impl Resource {
             RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
             RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
         };
-        let limit = self.longest(volume, kind);
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let mut write = self.new_write(volume, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
         write.came = came;
-        if range.len().0 > limit {
+        if let Some(limit) = self.longer_than(volume, kind, range.len()) {
             return self.split_write(volume, write, limit);
         }
-        if kind == WriteKind::Data {
+        if kind == WriteKind::Data && self.node.devices[volume].queue.is_followed(range) {
+            let limit = self.longest(volume, kind);
             self.node.devices[volume].merge_followers(&mut write, limit);
         }
         self.admit(volume, write);
@@ -149,12 +149,12 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, volume: VolumeNr, mut write: NewWrite) {
         let dev = &self.node.devices[volume];
-        let own = dev.queue.writing.overlapping(write.range).next().is_some();
-        let resync = dev.queue.resyncing.overlapping(write.range).next().is_some();
+        let own = dev.queue.writing.overlaps(write.range);
+        let resync = dev.queue.resyncing.overlaps(write.range);
         if own
             || resync
             || self.is_to_come(volume, &write)
-            || dev.queue.peer_writing.overlapping(write.range).next().is_some()
+            || dev.queue.peer_writing.overlaps(write.range)
             || self.follows_waiting(volume, write.range)
         {
             self.node.devices[volume].queue.blocked.push_back(write);
@@ -179,7 +179,7 @@ impl Resource {
             || self.gives_up_copy(volume)
             || self.node.devices[volume].generation_in_flight()
             || self.node.devices[volume].due.first_write != FirstWrite::Nothing
-            || self.node.devices[volume].queue.peer_writing.overlapping(write.range).next().is_some()
+            || self.node.devices[volume].queue.peer_writing.overlaps(write.range)
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
             // generation began or is due, or the other Primary wrote there.
@@ -189,8 +189,7 @@ impl Resource {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
-        let limit = self.longest(volume, write.kind);
-        if write.range.len().0 > limit {
+        if let Some(limit) = self.longer_than(volume, write.kind, write.range.len()) {
             // It waited, and meanwhile a peer came that takes less at a time.
             self.leave(&mut write);
             return self.split_write(volume, write, limit);
@@ -232,16 +231,19 @@ impl Resource {
         }
         // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
         // discard, nothing else that it is durable there.
-        let version = self.smallest_version();
-        let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
-        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
+        let data = kind == WriteKind::Data;
+        let trim = || !data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
+        let older_than = |version| self.node.smallest_version() < version;
+        let mute = (sole && (!data || older_than(100))) || (fua && (older_than(95) || trim()));
         if self.epoch.writes() >= max_epoch || mute {
             self.close_epoch();
         }
         if local {
+            // Which is waited for.
             self.submit_local(volume, key);
+        } else {
+            self.try_finish(key);
         }
-        self.try_finish(key);
     }
 
     fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
@@ -286,12 +288,10 @@ impl Resource {
     }
 
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let usable = self.usable(w.device);
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (volume, kind, range) = (w.device, w.kind, w.range);
         let (took, n) = (self.node.now.since(w.submitted.at), w.owners());
-        if result.is_err() && kind == WriteKind::Discard && usable {
+        if result.is_err() && kind == WriteKind::Discard && self.node.usable(volume) {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(volume, key);
@@ -312,7 +312,10 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let here = w.local() != Local::Pending;
         let there = !w.legs.awaits_any();
-        if w.is_open() && here && there {
+        if w.is_open() {
+            if !here || !there {
+                return;
+            }
             let (volume, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
             let lacked = matches!(w.local(), Local::Failed(_));
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
@@ -325,7 +328,7 @@ impl Resource {
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
             }
-            if repeat || self.overtaken_by_disk_loss(key) {
+            if repeat || self.node.overtaken_by_disk_loss(w) {
                 return self.start_again(key);
             }
             self.complete_write(key);
@@ -334,18 +337,6 @@ impl Resource {
         if w.is_over() {
             self.retire_write(key);
         }
-    }
-
-    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
-    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
-    /// once more, behind the news, and the peer writes it in a generation of its own.
-    fn overtaken_by_disk_loss(&self, key: u64) -> bool {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let gone = self.node.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
-        let sent_before = gone && !w.submitted.sole;
-        let mut serving =
-            self.node.state.good_peers(w.device).filter(|peer| self.node.state.replicates(*peer, w.device));
-        sent_before && serving.any(|peer| w.legs.has(peer))
     }
 
     /// What kept writes from being completed is gone.
@@ -358,12 +349,11 @@ impl Resource {
     }
 
     fn complete_write(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
         if w.submitted.epoch == self.epoch.number() {
-            self.close_epoch();
+            self.epoch.close(self.node.now);
         }
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (Some(open), volume, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
         let (came, began) = (w.came, w.submitted.at);
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
@@ -378,21 +368,24 @@ impl Resource {
             Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && local != Local::Ok;
+        // The own disk has it, and so have the peers that have cleared their bits. Later a newer write may have marked
+        // these blocks again.
+        let cleared = if local == Local::Ok { w.legs.in_sync() } else { NodeMask::default() };
         if result.is_err() {
             self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].lasting.write_failed = true);
         }
         let Open { data, owners, interval, again, .. } = open;
         let took = self.node.now.since(came);
-        self.node.devices[volume].stats.latencies.note(Stage::WriteTotal, took, owners.count());
-        self.node.devices[volume].queue.merging.keep_pieces(data);
         self.node.application_done(volume, began, range.len());
-        self.node.devices[volume].seen.outrun |= elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent;
-        if local == Local::Ok {
-            // Later a newer write may have marked these blocks again.
-            self.clear_where_in_sync(key, volume, range);
+        let dev = &mut self.node.devices[volume];
+        dev.stats.latencies.note(Stage::WriteTotal, took, owners.count());
+        dev.queue.merging.keep_pieces(data);
+        dev.seen.outrun |= elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent;
+        for peer in cleared.and(self.node.connections.members()) {
+            dev.clear_out_of_sync(peer, range);
         }
-        self.node.devices[volume].queue.writing.remove(range.start, interval);
-        self.node.devices[volume].queue.recheck = true;
+        dev.queue.writing.remove(range.start, interval);
+        dev.queue.recheck = true;
         self.end_repetition(volume, again);
         match owners {
             Owners::One(owner) => self.end_owner(volume, owner, result),
@@ -403,37 +396,33 @@ impl Resource {
         }
     }
 
-    /// The own disk has a write, and so have the peers that have cleared their bits.
-    fn clear_where_in_sync(&mut self, key: u64, volume: VolumeNr, range: SectorRange) {
-        for peer in self.node.connections.ids() {
-            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(peer)) {
-                self.node.devices[volume].clear_out_of_sync(peer, range);
-            }
-        }
-    }
-
     /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
     fn retire_write(&mut self, key: u64) {
-        let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
-        let (volume, here) = (w.device, w.local() == Local::Ok);
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (volume, range, here, position) = (w.device, w.range, w.local() == Local::Ok, w.submitted.position);
         // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
-        let in_mesh = self.in_mesh9();
+        let in_mesh = self.node.in_mesh9();
+        let mut lacking = NodeMask::default();
         for peer in self.node.connections.ids() {
             let known = w.legs.has(peer) || in_mesh && w.legs.is_marked(peer);
             // What the own disk did not get it may have got from the peer since.
             if !known || !here && !w.legs.is_accounted(peer) {
-                self.mark_out_of_sync(peer, volume, w.range);
+                lacking.insert(peer);
             }
         }
-        if w.leave_al() {
-            self.node.devices[volume].release_al(w.range);
+        let (was_sent, mut holders, al_held) = (w.legs.was_sent(), w.legs.holders(), w.leave_al());
+        self.requests.forget(key);
+        for peer in lacking {
+            self.mark_out_of_sync(peer, volume, range);
         }
-        if w.legs.was_sent() {
-            let mut holders = w.legs.holders();
+        if al_held {
+            self.node.devices[volume].release_al(range);
+        }
+        if was_sent {
             if here {
                 holders.insert(self.node.cfg.node);
             }
-            self.write_is_settled(w.submitted.position, holders);
+            self.write_is_settled(position, holders);
         }
     }
 
@@ -456,6 +445,26 @@ impl Resource {
 }
 
 impl Node {
+    /// Must requests wait until it is clear who copies from whom?
+    fn waits_for_bitmaps(&self, volume: VolumeNr) -> bool {
+        let awaits = |(peer, pair): (NodeId, &PairState)| {
+            let reason = routing::why_wait_for(pair.replication, || self.connections[peer].version());
+            self.state.is_primary() && reason.is_some()
+        };
+        let begins = |(_, pair): (NodeId, &PairState)| pair.replication.exchanges_bitmaps();
+        self.state.pairs(volume).any(begins) && (self.state.pairs(volume).any(awaits) || self.awaits_target(volume))
+    }
+
+    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
+    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
+    /// once more, behind the news, and the peer writes it in a generation of its own.
+    fn overtaken_by_disk_loss(&self, w: &Write) -> bool {
+        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
+        let sent_before = gone && !w.submitted.sole;
+        let mut serving = self.state.good_peers(w.device).filter(|peer| self.state.replicates(*peer, w.device));
+        sent_before && serving.any(|peer| w.legs.has(peer))
+    }
+
     fn note_waits(&mut self, write: &NewWrite) {
         let now = self.now;
         let (latencies, n) = (&mut self.devices[write.device].stats.latencies, write.owners.count());
@@ -527,7 +536,8 @@ impl Node {
     fn routes(&self, volume: VolumeNr) -> (NodeMask, NodeMask) {
         let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
         for (peer, c) in self.connections.iter() {
-            match routing::write(&View::of(&self.state, Some(peer), volume), c.version()) {
+            let pair = self.state.pair(peer, volume);
+            match routing::write(pair.replication, pair.disk, c.version()) {
                 ToPeer::Data => data_to.insert(peer),
                 ToPeer::OutOfSync => notice_to.insert(peer),
                 ToPeer::Nothing => {}

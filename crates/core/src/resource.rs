@@ -177,9 +177,9 @@ impl Resource {
         payload: Segments,
     ) {
         self.at(now);
-        match self.node.connections.get(peer) {
-            Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
-            _ => self.out.release(payload),
+        match self.node.connections.get_mut(peer).and_then(|c| c.hears(now)) {
+            Some(phase) => self.packet(peer, (stream, phase), volume, packet, payload),
+            None => self.out.release(payload),
         }
         self.end_links();
     }
@@ -234,7 +234,9 @@ impl Resource {
         }
         match op {
             Op::LocalWrite(key) => {
-                self.lower_ended(key);
+                if let Some(b) = self.lower_ended(key).and_then(|volume| self.node.devices[volume].backing.as_mut()) {
+                    b.flushing.note_write();
+                }
                 self.local_write_done(key, result);
             }
             Op::LocalRead(key) => {
@@ -326,7 +328,7 @@ impl Resource {
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
         for peer in self.node.connections.ids() {
-            self.pump_peer(peer);
+            self.pump_peer(peer, None);
         }
         for volume in self.node.devices.ids() {
             self.pump_requests(volume);
@@ -368,9 +370,7 @@ impl Resource {
     }
 
     pub(crate) fn disk(&mut self, volume: VolumeNr, op: Op, action: DiskOp) {
-        if let Some(range) = action.changes() {
-            self.mark_for_strangers(volume, range);
-        }
+        self.mark_for_strangers(volume, &action);
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
             self.node.devices[volume].disk.local_pending += 1;
         }
@@ -388,10 +388,9 @@ impl Resource {
         self.out.emit(Effect::Meta { op, volume, action });
     }
 
-    /// The device that a write was for.
+    /// The device that a write of another node was for.
     fn written_device(&self, op: &Op) -> Option<VolumeNr> {
         match op {
-            Op::LocalWrite(key) => self.requests.get(*key).map(Request::device),
             // What is durable at once needs no flush.
             Op::PeerWrite(key) => self.peer_writes.get(*key).filter(|w| !w.is_durable()).map(|w| w.device),
             Op::ResyncWrite { device, .. } => Some(*device),
@@ -399,14 +398,11 @@ impl Resource {
         }
     }
 
-    fn lower_ended(&mut self, key: u64) {
-        let volume = match self.requests.get(key) {
-            Some(Request::Write(w)) => w.device,
-            Some(Request::Read(r)) => r.device,
-            Some(Request::Flush(f)) => f.device,
-            None => return,
-        };
+    /// The own disk is done with a request of this device.
+    fn lower_ended(&mut self, key: u64) -> Option<VolumeNr> {
+        let volume = self.requests.get(key)?.device();
         self.node.devices[volume].disk.local_pending -= 1;
+        Some(volume)
     }
 
     /// A fresh generation, never one of the reserved values.

@@ -24,6 +24,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, value: None });
@@ -32,7 +33,7 @@ impl<T> Slab<T> {
         let place = &mut self.places[index as usize];
         assert!(place.value.is_none(), "slab place {index} is in use");
         place.value = Some(value);
-        place.generation = (place.generation + 1) % GENERATION_LIMIT;
+        place.generation = if place.generation + 1 == GENERATION_LIMIT { 0 } else { place.generation + 1 };
         self.used += 1;
         u64::from(place.generation) << 32 | u64::from(index + 1)
     }
@@ -43,6 +44,14 @@ impl<T> Slab<T> {
         self.free.push(index as u32);
         self.used -= 1;
         value
+    }
+
+    /// What there is at this key ends, where it is.
+    pub(crate) fn forget(&mut self, key: u64) {
+        let Some(index) = self.index(key) else { return };
+        self.places[index].value = None;
+        self.free.push(index as u32);
+        self.used -= 1;
     }
 
     pub(crate) fn get(&self, key: u64) -> Option<&T> {

@@ -9,7 +9,10 @@ use crate::node::Node;
 use crate::request::write::{NewWrite, Owner, Owners, WriteKind};
 use crate::splitting::split::{Split, slice};
 use std::collections::VecDeque;
-use units::{Sector, SectorRange, VolumeNr};
+use units::{ByteLen, Sector, SectorRange, VolumeNr};
+
+/// In bytes: what every peer takes at a time.
+const BLOCK: u64 = 4096;
 
 impl Resource {
     /// Parts of what has these owners are going to be made.
@@ -57,9 +60,16 @@ impl Node {
         if kind == WriteKind::Data { self.max_data(volume) } else { self.max_discard() }
     }
 
+    /// That, if a write of this length is longer.
+    pub(crate) fn longer_than(&self, volume: VolumeNr, kind: WriteKind, len: ByteLen) -> Option<u64> {
+        // A block can always be told, which spares most writes the question.
+        let limit = (len.0 > BLOCK).then(|| self.longest(volume, kind))?;
+        (len.0 > limit).then_some(limit)
+    }
+
     fn max_data(&self, volume: VolumeNr) -> u64 {
         let peers = self.connected().map(|(_, c)| c);
-        peers.map(|c| c.max_data(volume)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
+        peers.map(|c| c.max_data(volume)).min().unwrap_or(MAX_DATA).clamp(BLOCK, MAX_DATA)
     }
 
     fn max_discard(&self) -> u64 {

@@ -354,9 +354,9 @@ impl Node {
 
 impl Node {
     /// The disk takes reads and writes (whatever the quality of its data).
+    #[inline]
     pub(crate) fn usable(&self, volume: VolumeNr) -> bool {
-        let disk = self.state.disk(volume);
-        self.devices[volume].backing.is_some() && disk >= DiskState::Inconsistent && disk != DiskState::DUnknown
+        self.devices[volume].is_usable(self.state.disk(volume))
     }
 
     /// Connections that are up, past P_PROTOCOL.

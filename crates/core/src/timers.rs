@@ -4,13 +4,34 @@
 //! [`crate::housekeeping`]: the end of the turn does what is due.
 
 use crate::Resource;
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
+use crate::device::Device;
 use crate::node::Node;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId};
 
-/// Of a link.
-#[derive(Clone, Copy, Debug)]
-enum OfLink {
+macro_rules! timers_of_links {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Of a link.
+        #[derive(Clone, Copy, Debug)]
+        enum OfLink {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl OfLink {
+            const ALL: &'static [OfLink] = &[$(OfLink::$name),*];
+        }
+
+        impl Resource {
+            /// The first of them. Each is asked for by its name, and not in a loop: every turn asks for all, of which
+            /// mostly one is set.
+            fn first_of_link(&self, peer: NodeId, c: &Connection) -> Instant {
+                NEVER$(.min(self.link_timer(peer, c, OfLink::$name).unwrap_or(NEVER)))*
+            }
+        }
+    };
+}
+
+timers_of_links! {
     Handshake,
     /// The next attempt of 9's handshake.
     Attempt9,
@@ -28,25 +49,21 @@ enum OfLink {
     Refusal,
 }
 
-impl OfLink {
-    const ALL: [OfLink; 9] = {
-        use OfLink::*;
-        [Handshake, Attempt9, Handshake9, Volumes, Number, Ping, Attach, Change, Refusal]
-    };
-}
+/// No time that comes.
+const NEVER: Instant = Instant(u64::MAX);
 
 impl Resource {
-    fn link_timer(&self, peer: NodeId, timer: OfLink) -> Option<Instant> {
-        let c = &self.node.connections[peer];
+    #[inline(always)]
+    fn link_timer(&self, peer: NodeId, c: &Connection, timer: OfLink) -> Option<Instant> {
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
-            OfLink::Handshake => self.node.connections[peer].handshake_timer(),
+            OfLink::Handshake => c.handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(peer),
             OfLink::Volumes => self.volumes_timer(peer),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
-            OfLink::Ping => Some(self.node.connections[peer].ping_timer()),
+            OfLink::Ping => Some(c.ping_timer()),
             OfLink::Attach => self.attach_deadline(peer).map(|(limit, _)| limit),
             OfLink::Change => self.change_deadline(peer),
             OfLink::Refusal => self.refusal_deadline(peer),
@@ -70,8 +87,8 @@ impl Resource {
     /// Time has passed.
     pub(crate) fn check_timers(&mut self) {
         for peer in self.node.connections.ids() {
-            for timer in OfLink::ALL {
-                if self.link_timer(peer, timer).is_some_and(|at| at <= self.node.now) {
+            for timer in OfLink::ALL.iter().copied() {
+                if self.link_timer(peer, &self.node.connections[peer], timer).is_some_and(|at| at <= self.node.now) {
                     self.link_timer_ended(peer, timer);
                     self.end_links();
                 }
@@ -90,22 +107,26 @@ impl Resource {
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        let of_link = |peer| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(peer, timer));
-        let links = self
-            .node
-            .connections
-            .ids()
-            .flat_map(|peer| of_link(peer).chain(self.node.connections[peer].overdue_timer()));
-        let disks = self.node.devices.ids().filter_map(|volume| self.disk_timer(volume));
-        let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions.timer(), self.next_chore()];
-        links.chain(disks).chain(others.into_iter().flatten()).min()
+        let mut first = NEVER;
+        let mut note = |at: Option<Instant>| first = first.min(at.unwrap_or(NEVER));
+        for (peer, c) in self.node.connections.iter() {
+            note(Some(self.first_of_link(peer, c)));
+            note(c.overdue_timer());
+        }
+        for dev in self.node.devices.values() {
+            note(self.node.disk_timer(dev));
+        }
+        note(self.epoch.barriers_due());
+        note(self.transaction_timer());
+        note(self.positions.timer());
+        note(self.next_chore());
+        (first != NEVER).then_some(first)
     }
 }
 
 impl Node {
     /// Coarse, as is [`Self::overdue_timer`]: it is looked at twice per limit, and whenever time passes.
-    fn disk_timer(&self, volume: VolumeNr) -> Option<Instant> {
-        let dev = &self.devices[volume];
+    fn disk_timer(&self, dev: &Device) -> Option<Instant> {
         let limit = dev.disk_timeout().filter(|_| dev.is_busy())?;
         Some(self.now + Duration(limit.0 / 2 + 1))
     }

@@ -1,7 +1,7 @@
 //! What no node may send, whatever it is for (`docs/spec/data-path-and-resync.md` 2.5, 7.3, 7.14).
 
 use units::{NodeId, SectorRange, VolumeNr};
-use urbd_core::{Effect, Event, Notice};
+use urbd_core::{Effect, Event};
 use wire::{BlockId, Packet};
 
 /// Sectors of what no request of a resync may cross: 16 MiB.
@@ -36,13 +36,13 @@ pub(crate) struct Answers(Vec<(NodeId, VolumeNr, BlockId)>);
 impl Answers {
     /// A node does this within the turn.
     pub(crate) fn note(&mut self, effect: &Effect) -> Result<(), String> {
-        let (peer, volume, packet) = match effect {
-            Effect::Send { peer, volume, packet, .. } => (peer, volume, packet),
-            Effect::Log(Notice { volume: Some(lost), event: Event::State { old, new }, .. }) if new.disk < old.disk => {
-                self.0.retain(|(_, volume, _)| volume != lost);
-                return Ok(());
+        let Effect::Send { peer, volume, packet, .. } = effect else {
+            if let Effect::Log(notice) = effect
+                && matches!(notice.event, Event::State { old, new } if new.disk < old.disk)
+            {
+                self.0.retain(|(_, volume, _)| Some(*volume) != notice.volume);
             }
-            _ => return Ok(()),
+            return Ok(());
         };
         match packet {
             Packet::RecvAck(ack) => self.0.push((*peer, *volume, ack.block_id)),

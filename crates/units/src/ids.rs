@@ -55,6 +55,11 @@ impl NodeMask {
         self.0 &= !(1 << node.0);
     }
 
+    /// Puts `node` into the set, or takes it out.
+    pub fn put(&mut self, node: NodeId, is_member: bool) {
+        self.0 = self.0 & !(1 << node.0) | u32::from(is_member) << node.0;
+    }
+
     /// Is nobody in the set?
     #[must_use]
     pub fn is_empty(self) -> bool {
@@ -115,9 +120,12 @@ impl Iterator for Nodes {
     type Item = NodeId;
 
     fn next(&mut self) -> Option<NodeId> {
-        let node = NodeId::new(self.0.0.trailing_zeros() as u8)?;
-        self.0.remove(node);
-        Some(node)
+        if self.0.is_empty() {
+            return None;
+        }
+        let first = self.0.0.trailing_zeros() as u8;
+        self.0.0 &= self.0.0 - 1;
+        Some(NodeId(first))
     }
 }
 

@@ -70,21 +70,44 @@ impl<T> IntervalSet<T> {
             .filter(move |(r, _, _)| r.overlaps(range))
     }
 
+    /// Does any share a sector with `range`?
+    #[must_use]
+    #[inline]
+    pub fn overlaps(&self, range: SectorRange) -> bool {
+        // Mostly there are none at all, and that is soon said.
+        !self.is_empty() && self.any_overlaps(range)
+    }
+
+    fn any_overlaps(&self, range: SectorRange) -> bool {
+        let mut at = self.position(Sector(range.start.0.saturating_sub(self.longest)), 0);
+        while let Some(there) = self.sorted.get(at).filter(|there| there.start < range.end && !range.is_empty()) {
+            if there.end > range.start && there.start < there.end {
+                return true;
+            }
+            at += 1;
+        }
+        false
+    }
+
     fn position(&self, start: Sector, id: u64) -> usize {
         // By the start alone, which takes half as long: few have the same.
-        let first = self.sorted.partition_point(|i| i.start < start);
-        let before = self.sorted.range(first..).take_while(|i| i.start == start && i.id < id);
-        first + before.count()
+        let mut at = self.sorted.partition_point(|i| i.start < start);
+        while self.sorted.get(at).is_some_and(|i| i.start == start && i.id < id) {
+            at += 1;
+        }
+        at
     }
 
     /// How many ranges it holds.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
     /// Does it hold none?
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -108,6 +131,7 @@ mod tests {
             let mut found: Vec<usize> = set.overlapping(range(q)).map(|(_, _, &v)| v).collect();
             found.sort_unstable();
             let want: Vec<usize> = (0..ranges.len()).filter(|&i| range(ranges[i]).overlaps(range(q))).collect();
+            prop_assert_eq!(set.overlaps(range(q)), !want.is_empty());
             prop_assert_eq!(found, want);
             for (id, &(s, _)) in ranges.iter().enumerate() {
                 prop_assert_eq!(set.remove(Sector(s), id as u64), Some(id));

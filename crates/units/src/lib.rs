@@ -1,7 +1,8 @@
 //! The quantities and small containers that every other urbd crate speaks in.
 //!
 //! Purpose: one type per unit, so that a sector is never taken for a byte, and a handful of containers (bit sets,
-//! interval sets, histograms) that the metadata, the wire code and the replication core all need.
+//! interval sets, histograms, one thing per peer or per volume) that the metadata, the wire code and the replication
+//! core need.
 //!
 //! Invariants: all arithmetic that can overflow is checked (also in release builds); containers are deterministic:
 //! the same calls give the same iteration order.
@@ -14,6 +15,7 @@ mod histogram;
 mod host;
 mod ids;
 mod intervals;
+pub mod members;
 mod rng;
 mod serial;
 mod size;

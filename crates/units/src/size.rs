@@ -26,6 +26,7 @@ pub struct SectorRange {
 impl Sector {
     /// The byte offset of this sector. Panics above 2^55 sectors (16 EiB), which no checked size reaches.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> ByteLen {
         ByteLen(self.0.checked_mul(SECTOR_SIZE).expect("sector offset fits 64 bits of bytes"))
     }
@@ -67,6 +68,7 @@ impl SectorRange {
 
     /// Length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(self) -> ByteLen {
         Sector(self.end.0 - self.start.0).to_bytes()
     }

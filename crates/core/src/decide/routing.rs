@@ -18,22 +18,37 @@ pub enum Admission {
 
 /// Admits a new request, as far as one peer is concerned (spec: data path 1.1 steps 1 and 3; 10.2, 10.3).
 #[must_use]
+#[inline]
 pub fn admit(s: &View, protocol: u32) -> Admission {
     let no_data = s.disk != D::UpToDate && !s.good_elsewhere;
     if s.role != Role::Primary {
         Admission::Fail(Reason::NotPrimary)
-    } else if s.is_frozen() {
-        Admission::Wait(Reason::IoSuspended)
-    } else if matches!(s.disk, D::Attaching | D::Negotiating) {
-        Admission::Wait(Reason::DiskNotReady)
-    } else if matches!(s.replication, R::WFBitMapT | R::WFSyncUUID) || (s.replication == R::WFBitMapS && protocol < 96)
-    {
-        Admission::Wait(Reason::ResyncStarting)
+    } else if let Some(reason) = why_wait(s.is_frozen(), s.disk).or_else(|| why_wait_for(s.replication, || protocol)) {
+        Admission::Wait(reason)
     } else if no_data {
         Admission::Fail(Reason::NoGoodData)
     } else {
         Admission::Go
     }
+}
+
+/// Why a Primary's requests wait, whoever its peers are.
+pub(crate) fn why_wait(is_frozen: bool, disk: D) -> Option<Reason> {
+    if is_frozen {
+        Some(Reason::IoSuspended)
+    } else {
+        matches!(disk, D::Attaching | D::Negotiating).then_some(Reason::DiskNotReady)
+    }
+}
+
+/// Why they wait for this peer.
+pub(crate) fn why_wait_for(replication: R, protocol: impl FnOnce() -> u32) -> Option<Reason> {
+    let starts = match replication {
+        R::WFBitMapT | R::WFSyncUUID => true,
+        R::WFBitMapS => protocol() < 96,
+        _ => false,
+    };
+    starts.then_some(Reason::ResyncStarting)
 }
 
 /// What the peer is told of a write.
@@ -49,15 +64,14 @@ pub enum ToPeer {
 
 /// What one peer is told of an admitted write. The own disk gets it if it takes writes at all.
 #[must_use]
-pub fn write(s: &View, protocol: u32) -> ToPeer {
+#[inline]
+pub fn write(replication: R, peer_disk: D, protocol: u32) -> ToPeer {
     let from = if protocol < 96 { R::Established } else { R::WFBitMapT };
-    if !s.is_together() {
+    if replication < R::Established {
         ToPeer::Nothing
-    } else if s.peer_disk == D::UpToDate
-        || (s.peer_disk >= D::Inconsistent && (from..R::Ahead).contains(&s.replication))
-    {
+    } else if peer_disk == D::UpToDate || (peer_disk >= D::Inconsistent && (from..R::Ahead).contains(&replication)) {
         ToPeer::Data
-    } else if s.replication == R::Ahead || (s.replication == R::WFBitMapS && protocol >= 96) {
+    } else if replication == R::Ahead || (replication == R::WFBitMapS && protocol >= 96) {
         ToPeer::OutOfSync
     } else {
         ToPeer::Nothing

@@ -95,6 +95,12 @@ impl Replication {
         matches!(self, Self::WFBitMapT | Self::StartingSyncT | Self::WFSyncUUID)
     }
 
+    /// Are bitmaps exchanged for a resync, or is its source's word of it awaited?
+    #[must_use]
+    pub const fn exchanges_bitmaps(self) -> bool {
+        matches!(self, Self::WFBitMapS | Self::WFBitMapT | Self::WFSyncUUID)
+    }
+
     /// Is a verify running?
     #[must_use]
     pub const fn is_verifying(self) -> bool {
@@ -247,6 +253,7 @@ impl State {
 
     /// Why I/O is frozen.
     #[must_use]
+    #[inline]
     pub fn suspended(&self) -> SuspendReasons {
         SuspendReasons {
             user: self.frozen_by_user,
@@ -257,24 +264,28 @@ impl State {
 
     /// Is I/O frozen?
     #[must_use]
+    #[inline]
     pub fn is_frozen(&self) -> bool {
         self.suspended().any()
     }
 
     /// Is this node Primary?
     #[must_use]
+    #[inline]
     pub fn is_primary(&self) -> bool {
         self.role == Role::Primary
     }
 
     /// The volume's disk on this node.
     #[must_use]
+    #[inline]
     pub fn disk(&self, volume: VolumeNr) -> DiskState {
         self.volumes[volume].disk
     }
 
     /// The volume between this node and the peer.
     #[must_use]
+    #[inline]
     pub fn pair(&self, peer: NodeId, volume: VolumeNr) -> &PairState {
         &self.peers[peer].volumes[volume]
     }
@@ -286,12 +297,14 @@ impl State {
 
     /// The volume's disk on the peer.
     #[must_use]
+    #[inline]
     pub fn peer_disk(&self, peer: NodeId, volume: VolumeNr) -> DiskState {
         self.pair(peer, volume).disk
     }
 
     /// What goes on between this node and the peer about the volume.
     #[must_use]
+    #[inline]
     pub fn replication(&self, peer: NodeId, volume: VolumeNr) -> Replication {
         self.pair(peer, volume).replication
     }
@@ -303,12 +316,14 @@ impl State {
 
     /// The state of the connection to the peer; StandAlone if there is no such peer.
     #[must_use]
+    #[inline]
     pub fn connection(&self, peer: NodeId) -> ConnectionState {
         self.peers.get(peer).map_or(ConnectionState::StandAlone, |state| state.connection)
     }
 
     /// Is there a connection to the peer, past P_PROTOCOL?
     #[must_use]
+    #[inline]
     pub fn is_connected(&self, peer: NodeId) -> bool {
         self.connection(peer) == ConnectionState::Connected
     }
@@ -376,6 +391,7 @@ impl State {
 
     /// Is the volume's handshake with the peer complete?
     #[must_use]
+    #[inline]
     pub fn replicates(&self, peer: NodeId, volume: VolumeNr) -> bool {
         self.peers.get(peer).is_some_and(|state| state.volumes[volume].replication >= Replication::Established)
     }

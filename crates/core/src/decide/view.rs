@@ -109,6 +109,7 @@ pub struct View {
 impl View {
     /// The volume towards a peer of the state.
     #[must_use]
+    #[inline]
     pub fn of(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> View {
         let (connection, pair) = match peer.and_then(|peer| state.peers.get(peer)) {
             Some(peer) => (peer.connection, peer.volumes[volume]),

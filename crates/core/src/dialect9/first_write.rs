@@ -66,10 +66,13 @@ impl Resource {
 
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, volume: VolumeNr) {
+        if self.node.devices[volume].due.first_write != FirstWrite::Due {
+            return;
+        }
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
         let dev = &self.node.devices[volume];
         let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty();
-        if dev.due.first_write != FirstWrite::Due || !waits {
+        if !waits {
             return;
         }
         self.node.devices[volume].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));

@@ -281,7 +281,7 @@ impl Node {
     #[must_use]
     pub fn in_mesh9(&self) -> bool {
         let of_84 = |c: &Connection| c.dialect().is_some_and(|dialect| !dialect.version.is_9());
-        let several = self.connections.members().len() > 1;
+        let several = self.connections.len() > 1;
         several && self.has_peers_of_9() && !self.connections.values().any(of_84)
     }
 

@@ -11,7 +11,6 @@ use crate::connection::Connection;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::state::State;
 use crate::decide::topic::Topic;
-use crate::decide::view::View;
 use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
 use crate::dialect9::positions::record::Due;
 use crate::peer_device::WhenBad;
@@ -37,7 +36,8 @@ impl Resource {
     pub(crate) fn tell_positions(&mut self, old: &State) {
         for peer in self.node.connections.ids() {
             let gets = |state: &State, volume| {
-                write(&View::of(state, Some(peer), volume), wire::Version::MAX.number()) == ToPeer::Data
+                let pair = state.pair(peer, volume);
+                write(pair.replication, pair.disk, wire::Version::MAX.number()) == ToPeer::Data
             };
             let wants = |volume| self.node.connections[peer].peer_devices[volume].link.told.when_bad == WhenBad::Writes;
             let inconsistent =

@@ -48,7 +48,7 @@ impl Resource {
             }
             return lacks_number || unwritten;
         }
-        let unsettled = range.is_some_and(|r| self.node.devices[volume].queue.writing.overlapping(r).next().is_some());
+        let unsettled = range.is_some_and(|r| self.node.devices[volume].queue.writing.overlaps(r));
         if unsettled {
             hit("conflicts", || "waits: own writes".to_owned());
         }
@@ -57,7 +57,7 @@ impl Resource {
 
     /// Own writes to this range that have begun and are not complete.
     fn own_writes(&self, volume: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
-        let some = self.node.devices[volume].queue.writing.overlapping(range).next().map(|_| self.requests.iter());
+        let some = self.node.devices[volume].queue.writing.overlaps(range).then(|| self.requests.iter());
         some.into_iter().flatten().filter_map(move |(_, r)| match r {
             Request::Write(w) if w.device == volume && w.is_open() && w.range.overlaps(range) => Some(w),
             _ => None,

@@ -28,8 +28,12 @@ pub(crate) struct DataQueue {
 }
 
 impl DataQueue {
-    pub(super) fn push(&mut self, packet: HeldPacket) {
+    /// A packet comes. The first one is looked at as if it were [taken](Self::take), any other is [pushed](Self::push).
+    pub(super) fn comes(&mut self, packet: &HeldPacket) {
         self.bytes += packet.cost();
+    }
+
+    pub(super) fn push(&mut self, packet: HeldPacket) {
         self.packets.push_back(packet);
     }
 

@@ -16,15 +16,22 @@ use wire::Packet;
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
     pub(crate) fn queue_data(&mut self, peer: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        let came = self.node.now;
-        self.node.connections[peer].held.push(HeldPacket { came, volume, packet, payload });
-        self.pump_peer(peer);
+        let next = HeldPacket { came: self.node.now, volume, packet, payload };
+        let c = &mut self.node.connections[peer];
+        c.held.comes(&next);
+        if c.link.is_some() && c.held.is_empty() {
+            self.pump_peer(peer, Some(next));
+        } else {
+            c.held.push(next);
+            self.pump_peer(peer, None);
+        }
     }
 
-    /// Processes held packets as far as possible.
-    pub(crate) fn pump_peer(&mut self, peer: NodeId) {
+    /// Processes packets as far as possible: one that comes when none waits, or those that do.
+    pub(crate) fn pump_peer(&mut self, peer: NodeId, mut first: Option<HeldPacket>) {
+        let alone = first.is_some();
         while self.node.connections[peer].link.is_some() {
-            let Some(next) = self.node.connections[peer].held.take() else { break };
+            let Some(next) = first.take().or_else(|| self.node.connections[peer].held.take()) else { break };
             let blocked = self.blocked_by_epoch(peer, &next.packet);
             if !blocked {
                 self.begin_generation_for(next.volume, &next.packet);
@@ -40,6 +47,9 @@ impl Resource {
             }
             self.data_packet(peer, next.volume, next.packet, next.payload);
             self.end_links();
+            if alone {
+                break;
+            }
         }
     }
 
@@ -56,17 +66,18 @@ impl Resource {
     fn must_wait(&self, peer: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some(dev) = self.node.devices.get(volume) else { return false };
         let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| {
-                dev.queue.peer_writing.overlapping(r).next().is_some() || self.resync_writing(volume, r)
-            })
+            let resyncing = |r| !dev.queue.resyncing.is_empty() && self.resync_writing(volume, r);
+            range.is_some_and(|r| dev.queue.peer_writing.overlaps(r) || resyncing(r))
         };
-        if self.node.connections[peer].peer_has_enough(packet) {
+        let c = &self.node.connections[peer];
+        if c.peer_has_enough(packet) {
             return true;
         }
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
-            return unsettled || overlaps(range) || self.must_wait_for_local(peer, volume, range, seq);
+            let may_meet_own = !dev.queue.writing.is_empty() || c.cfg.two_primaries;
+            return unsettled || overlaps(range) || may_meet_own && self.must_wait_for_local(peer, volume, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).

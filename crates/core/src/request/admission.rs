@@ -4,7 +4,7 @@ use crate::merging::{Merging, Waiting};
 use crate::request::read::PartWaiting;
 use crate::request::write::NewWrite;
 use std::collections::VecDeque;
-use units::IntervalSet;
+use units::{IntervalSet, SectorRange};
 
 /// Requests that wait, and ranges that hold others back.
 #[derive(Debug, Default)]
@@ -28,6 +28,16 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
+    /// Is there no request that has not begun?
+    pub(super) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.parts_waiting.is_empty() && self.blocked.is_empty()
+    }
+
+    /// Does the next request continue one of this range?
+    pub(super) fn is_followed(&self, range: SectorRange) -> bool {
+        self.incoming.front().is_some_and(|next| next.request.sector == range.end)
+    }
+
     /// A name for a range that is put into one of the sets.
     pub(crate) fn interval_id(&mut self) -> u64 {
         self.next_interval += 1;

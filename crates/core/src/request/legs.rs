@@ -121,31 +121,29 @@ impl Leg {
             Leg::Unknown | Leg::Marked | Leg::Confirmed { .. } | Leg::Lost { .. } => false,
         }
     }
-
-    fn is_open(self) -> bool {
-        matches!(self, Leg::Sent { .. } | Leg::Kept { .. })
-    }
-
-    fn was_sent(self) -> bool {
-        !matches!(self, Leg::Unknown | Leg::Marked)
-    }
 }
 
 impl Tally {
     fn note(&mut self, peer: NodeId, leg: Leg) {
-        let put = |set: &mut NodeMask, is: bool| if is { set.insert(peer) } else { set.remove(peer) };
-        let has = leg.has() > Has::No;
-        put(&mut self.awaited, leg.is_awaited());
-        put(&mut self.open, leg.is_open());
-        put(&mut self.has, has);
-        put(&mut self.lacks, leg.was_sent() && !has);
+        let has = leg.has();
+        let (was_sent, is_open) = match leg {
+            Leg::Unknown | Leg::Marked => (false, false),
+            Leg::Sent { .. } | Leg::Kept { .. } => (true, true),
+            Leg::Confirmed { .. } | Leg::Lost { .. } => (true, false),
+        };
+        self.awaited.put(peer, leg.is_awaited());
+        self.open.put(peer, is_open);
+        self.has.put(peer, has > Has::No);
+        self.lacks.put(peer, was_sent && has == Has::No);
     }
 }
+
+static UNKNOWN: [Leg; NodeId::COUNT] = [Leg::Unknown; NodeId::COUNT];
 
 impl Legs {
     /// The write begins. It is not sent to `unsent`, whose bits say so.
     pub(crate) fn new(unsent: NodeMask) -> Legs {
-        let mut legs = [Leg::Unknown; NodeId::COUNT];
+        let mut legs = UNKNOWN;
         unsent.into_iter().for_each(|peer| legs[peer.index()] = Leg::Marked);
         Legs { legs, tally: Tally::default() }
     }
@@ -292,6 +290,11 @@ impl Legs {
 
     pub(crate) fn is_in_sync(&self, peer: NodeId) -> bool {
         self.leg(peer).has() == Has::InSync
+    }
+
+    /// Who has it, and has cleared its bits.
+    pub(crate) fn in_sync(&self) -> NodeMask {
+        self.holders().into_iter().filter(|peer| self.is_in_sync(*peer)).collect()
     }
 
     /// Who has it.

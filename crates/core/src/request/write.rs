@@ -120,6 +120,7 @@ impl Owners {
 
 impl NewWrite {
     /// It begins. It is not sent to `unsent`, whose bits say so.
+    #[inline(always)]
     pub(super) fn submit(self, submitted: Submitted, unsent: NodeMask) -> Write {
         let NewWrite { device, kind, fua, range, data, owners, interval, al_held, came, again, .. } = self;
         let life = Life::Open(Open { data, owners, interval, again, repeat: None });

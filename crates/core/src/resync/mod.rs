@@ -157,9 +157,9 @@ impl Resource {
     /// Something unfinished of an application or the peer lies on these blocks.
     fn resync_must_avoid(&self, peer: NodeId, volume: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.node.devices[volume];
-        if dev.queue.writing.overlapping(range).next().is_some()
-            || dev.queue.peer_writing.overlapping(range).next().is_some()
-            || dev.queue.resyncing.overlapping(range).next().is_some()
+        if dev.queue.writing.overlaps(range)
+            || dev.queue.peer_writing.overlaps(range)
+            || dev.queue.resyncing.overlaps(range)
         {
             return true;
         }
@@ -189,7 +189,7 @@ impl Resource {
 
     /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
     pub(crate) fn overtake_answers(&mut self, writer: NodeId, volume: VolumeNr, range: SectorRange) {
-        if !self.in_mesh9() || self.node.devices[volume].queue.resyncing.overlapping(range).next().is_none() {
+        if !self.in_mesh9() || !self.node.devices[volume].queue.resyncing.overlaps(range) {
             return;
         }
         let ids: Vec<u64> =

@@ -318,8 +318,8 @@ impl Resource {
 impl Device {
     /// Something unfinished lies on these blocks.
     fn occupied(&self, range: SectorRange) -> bool {
-        self.queue.writing.overlapping(range).next().is_some()
-            || self.queue.peer_writing.overlapping(range).next().is_some()
-            || self.queue.resyncing.overlapping(range).next().is_some()
+        self.queue.writing.overlaps(range)
+            || self.queue.peer_writing.overlaps(range)
+            || self.queue.resyncing.overlaps(range)
     }
 }

@@ -206,7 +206,7 @@ impl Resource {
             let Some(block) = self.node.connections[peer].peer_devices[volume].resync.blocks.get_mut(&id) else {
                 continue;
             };
-            if self.node.devices[volume].queue.peer_writing.overlapping(block.range).next().is_some() {
+            if self.node.devices[volume].queue.peer_writing.overlaps(block.range) {
                 self.node.connections[peer].peer_devices[volume].resync.arrived.push(id);
                 continue;
             }

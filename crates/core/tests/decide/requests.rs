@@ -36,7 +36,8 @@ pub(crate) fn routing() {
         "write" => {
             let s = word(args, "");
             let local = if s.disk >= DiskState::Inconsistent { "local " } else { "" };
-            format!("{local}peer={:?}", routing::write(&view(&s), args.number("proto", 101)))
+            let seen = view(&s);
+            format!("{local}peer={:?}", routing::write(seen.replication, seen.peer_disk, args.number("proto", 101)))
         }
         "read" => format!("{:?}", routing::read(&view(&word(args, "")), !args.flag("dirty"))),
         "resume" => format!("{:?}", suspend::resume_io(&view(&word(args, "")), args.flag("pending"))),
@@ -58,7 +59,7 @@ pub(crate) fn every_admitted_write_reaches_good_data() {
                     if routing::admit(&seen, protocol) != Admission::Go {
                         continue;
                     }
-                    let told = routing::write(&seen, protocol);
+                    let told = routing::write(seen.replication, seen.peer_disk, protocol);
                     let good_local = s.disk == DiskState::UpToDate;
                     let good_peer = told == routing::ToPeer::Data && s.pdsk == DiskState::UpToDate;
                     assert!(good_local || good_peer, "{s:?} {told:?}");

@@ -9,8 +9,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const LIMIT: ByteLen = ByteLen((4 << 30) - (16 << 20));
 
 /// A size that both nodes were told to keep to is lifted, by the one after the other, as `adjust` does: the options,
-/// and on the first `resize`. Whoever is Primary, and whoever is first: in the end both have all of the disk, and are as
-/// good as before.
+/// and on the first `resize`. Whoever is Primary, and whoever is first: in the end both have all of the disk, and are
+/// as good as before.
 #[test]
 fn a_size_that_is_lifted_on_both_nodes_is_resynced_between_them() {
     for (primary, first) in [(0, 0), (0, 1), (1, 0), (1, 1)] {

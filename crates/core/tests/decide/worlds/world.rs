@@ -9,7 +9,7 @@ use urbd_core::decide::roles::{self, Promotion, Step};
 use urbd_core::decide::routing::{self, Admission, ToPeer};
 use urbd_core::decide::uuid84::{self, Verdict};
 use urbd_core::decide::view::Kind;
-use urbd_core::decide::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code};
+use urbd_core::decide::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code, StateWord};
 use urbd_core::dialect84;
 
 /// What became of the resync between the two.
@@ -208,7 +208,7 @@ impl World {
         if !self.nodes[n].up || routing::admit(&view(&word), 101) != Admission::Go {
             return false;
         }
-        let there = routing::write(&view(&word), 101) == ToPeer::Data && self.nodes[1 - n].has_disk();
+        let there = told(&word) == ToPeer::Data && self.nodes[1 - n].has_disk();
         match (word.disk >= D::Inconsistent, there) {
             (true, true) => self.copies = Copies::default(),
             (true, false) => {
@@ -245,7 +245,7 @@ impl World {
         let peer = 1 - n;
         if self.nodes[n].primary() {
             let word = self.nodes[n].word;
-            let told = routing::write(&view(&word), 101);
+            let told = told(&word);
             let admitted = routing::admit(&view(&word), 101) == Admission::Go;
             let can = [
                 admitted && word.disk >= D::Inconsistent,
@@ -750,4 +750,10 @@ impl World {
         let node = &self.nodes[n];
         handshake84::peer_disk_counts_as(node.word.disk, node.at_attach == D::Inconsistent)
     }
+}
+
+/// What the other node is told of a write.
+fn told(word: &StateWord) -> ToPeer {
+    let seen = view(word);
+    routing::write(seen.replication, seen.peer_disk, 101)
 }

@@ -44,8 +44,8 @@ const CRATES: [(&str, &[&str]); 3] =
 /// What is true today, of each of [`CRATES`] in that order.
 #[rustfmt::skip]
 const LIMITS: &[(&str, [usize; 3])] = &[
-    ("methods of the largest type", [710, 105, 223]),
-    ("of these with &mut", [640, 63, 154]),
+    ("methods of the largest type", [708, 105, 223]),
+    ("of these with &mut", [638, 63, 154]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
     ("mean reach of a method", [68, 11, 21]),
@@ -54,7 +54,7 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("files with over 60 in reach", [65, 5, 29]),
     ("bools as fields", [148, 58, 54]),
     ("bools in fields and variants", [207, 74, 76]),
-    ("questions of dialect and version", [209, 3, 1]),
+    ("questions of dialect and version", [206, 3, 1]),
     ("lines, in hundreds", [271, 122, 100]),
 ];
 
