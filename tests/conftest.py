@@ -127,3 +127,13 @@ def mixed(kernel_lab):
         c.kernel(kernel_lab.node("k"))
         c.configure()
         yield c
+
+
+@pytest.fixture(params=["resend", "ledger"])
+def kernel(request, cluster):
+    """One that hands out unanswered requests again (Linux 6.9), and one that does not."""
+    if request.param == "ledger":
+        cluster.variables["URBD_FUSE_RESEND"] = "no"
+    yield request.param
+    for n in cluster.nodes[:1]:
+        assert ("hands requests out once only" in n.log()) == (request.param == "ledger")

@@ -187,16 +187,6 @@ def nothing_is_left(node):
     assert not [f for f in os.listdir(node.run_dir) if not f.endswith((".log", ".pid"))], os.listdir(node.run_dir)
 
 
-@pytest.fixture(params=["resend", "ledger"])
-def kernel(request, cluster):
-    """One that hands out unanswered requests again (Linux 6.9), and one that does not."""
-    if request.param == "ledger":
-        cluster.variables["URBD_FUSE_RESEND"] = "no"
-    yield request.param
-    for n in cluster.nodes[:1]:
-        assert ("hands requests out once only" in n.log()) == (request.param == "ledger")
-
-
 def test_a_file_system_goes_on_alone(cluster, kernel):
     a = one_node(cluster)
     file_system_goes_on(cluster, a, 2)

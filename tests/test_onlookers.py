@@ -16,7 +16,7 @@ import pytest
 
 from cluster import MIB, eventually
 from test_gate import Waiter, is_open, one, opens
-from test_handover import Application, handed_over, kernel, nothing_is_left, one_node  # noqa: F401
+from test_handover import Application, handed_over, nothing_is_left, one_node
 
 SIZE = 48 * MIB
 BLOCK = 4096
