@@ -3,6 +3,8 @@
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
+    onlookers  kills, after each of which no process is there for a while, and meanwhile ls, stat, df and losetup in loops, which
+               read and write nothing, and do not wait; 1,000 rounds
     postgres   both in turn under PostgreSQL and pgbench; 50 rounds
     versions   the Primary's process is followed by one of another version, and that by one of this one: the oldest commit's
                that promises the kernel the same; the one before it is refused, both ways; 60 rounds
@@ -24,6 +26,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -102,7 +105,7 @@ class Load:
         return sum(app.done for app in self.apps)
 
 
-def file_system(cluster, way, rounds):
+def file_system(cluster, way, rounds, begun=None):
     """Some rounds in a new cluster: the pauses in seconds, and the number of checked writes."""
     a, _ = two_nodes(cluster, size=64 * MIB)
     dev = a.device()
@@ -110,6 +113,8 @@ def file_system(cluster, way, rounds):
     with ext4(a, dev) as where:
         load = Load(where)
         load.goes_on()
+        if begun:
+            begun(a)
         for _ in range(rounds):
             way(a)
             pauses.append(load.goes_on())
@@ -118,6 +123,55 @@ def file_system(cluster, way, rounds):
     a.urbd("secondary", "r0")
     cluster.assert_same()
     return pauses, written
+
+
+class Onlooker(threading.Thread):
+    """Runs one command again and again; the first that fails, or that waits for a minute, ends it."""
+
+    def __init__(self, node, *argv):
+        super().__init__(daemon=True)
+        self.node, self.argv, self.problem, self.ending, self.longest, self.done = node, argv, None, False, 0.0, 0
+        self.start()
+
+    def run(self):
+        while not self.ending and not self.problem:
+            began = time.monotonic()
+            p = subprocess.Popen(self.node.prefix() + list(self.argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE)
+            try:
+                _, err = p.communicate(timeout=60)
+                self.problem = err if p.returncode else None
+            except subprocess.TimeoutExpired:
+                self.problem = "no end within 60 s"
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.done += 1
+            time.sleep(0.01)
+
+    def end(self):
+        self.ending = True
+        self.join(90)
+        assert self.problem is None and not self.is_alive(), f"{' '.join(self.argv)}: {self.problem}"
+
+
+def killed_for_a_while(node):
+    node.kill_process()
+    time.sleep(random.uniform(0, 0.4))
+    node.start()
+
+
+def looked_at(cluster, way, rounds):
+    onlookers = []
+
+    def begin(node):
+        door = os.path.dirname(node.door())
+        onlookers.extend(Onlooker(node, *argv) for argv in (
+            ("ls", "-lL", door), ("stat", "-L", node.door()), ("df", door), ("losetup", "-a")))
+
+    done = file_system(cluster, way, rounds, begin)
+    for onlooker in onlookers:
+        onlooker.end()
+    print("; ".join(f"{' '.join(x.argv[:2])}: {x.done} times, the longest {1000 * x.longest:.0f} ms" for x in onlookers))
+    return done
 
 
 def database(cluster, _, rounds):
@@ -263,6 +317,7 @@ def faults_among(cluster, nodes, _):
 PARTS = {
     "kills": (file_system, kill, 1000, 50),
     "restarts": (file_system, restart, 1000, 50),
+    "onlookers": (looked_at, killed_for_a_while, 1000, 50),
     "postgres": (database, None, 50, 10),
     "versions": (versions_of_commits, None, 60, 20),
     "fail-overs": (fail_overs, None, 20, 10),

@@ -199,12 +199,25 @@ class Machine(UrbdNode):
         return [int(x) for x in self.shell(f"pgrep -x {name}").out.split()]
 
     def open_loops(self):
-        """Descriptors of the loop devices of this machine, whose backing files have names in its mounts only.  While
-        these are open nobody else gets the devices."""
+        """Descriptors of the loop devices of this machine. While these are open nobody else gets the devices."""
         if self.unshare.poll() is not None:
             return []
-        found = self.shell("grep -ls ^/run/urbd/ /sys/block/loop*/loop/backing_file").out
-        return [os.open(f"/dev/{path.split('/')[3]}", os.O_RDONLY) for path in found.split()]
+        held = {dev: os.open(dev, os.O_RDONLY) for dev in self.loops()}
+        # One that has been detached before it was open here may be anybody's by now.
+        for dev in held.keys() - set(self.loops()):
+            os.close(held.pop(dev))
+        return list(held.values())
+
+    def loops(self):
+        """Those that a process of this machine has open, or a mount of its. What they stand on tells nothing: it is called
+        the same on every machine."""
+        found = self.shell("""
+            for f in $(grep -ls ^/run/urbd/ /sys/block/loop*/loop/backing_file); do
+              dev=${f#/sys/block/}; dev=${dev%%/*}
+              if ls -l /proc/[0-9]*/task/*/fd 2>/dev/null | grep -q " -> /dev/$dev$" ||
+                 grep -q " 7:${dev#loop} " /proc/1/mountinfo; then echo /dev/$dev; fi
+            done""").out
+        return found.split()
 
     def log(self, res=None):
         if self.unshare.poll() is not None:

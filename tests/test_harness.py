@@ -14,6 +14,7 @@ import nbdio
 import scratch
 from fake_peer import FakePeer
 from kernel_peer import Lab
+from machine import machine
 
 # Where the helpers are, for a process of its own.
 HELPERS = [C.TESTS, os.path.join(C.TESTS, "kernel-peer")]
@@ -287,3 +288,19 @@ def test_skips_are_counted_by_the_runner(tmp_path):
     steps = sum(line.startswith("-- ") for line in lines) - 2  # two are counted by their tests
     assert r.returncode == 1 and lines[-1] == f"{steps + 4} passed, 1 failed", r.stdout
     assert "FAILED skipped: fio is not installed" in lines and "permitted skips: 0" in lines
+
+
+def test_a_machine_that_is_switched_off_takes_its_own_loop_devices_along():
+    """All machines call the files that these stand on the same."""
+    with C.Cluster() as c:
+        both = [machine(c, name) for name in ("alpha", "bravo")]
+        for m in both:
+            m.put_res("r0", C.config_text(both))
+            m.sh("urbd create-md --force r0 && urbd up r0")
+        a, b = both
+        b.sh("urbd primary --force r0")
+        assert len(a.loops()) == len(b.loops()) == 1 and a.loops() != b.loops()
+        a.power_off()
+        [dev] = b.loops()
+        b.sh(f"blockdev --getsize64 {dev} | grep -qv '^0$' && dd if={dev} of=/dev/null bs=4k count=1 iflag=direct")
+        b.sh("urbd secondary r0 && urbd down r0")

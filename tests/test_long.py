@@ -26,6 +26,11 @@ def test_a_file_system_goes_on(part, tmp_path, capsys):
     assert "5 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("more", [[], ["--without-resend"]])
+def test_nothing_waits_that_only_looks(tmp_path, more):
+    assert long.main(["--part", "onlookers", "--directory", str(tmp_path), "--rounds", "3", *more]) == 0
+
+
 def test_a_database_goes_on(tmp_path):
     assert long.main(["--part", "postgres", "--directory", str(tmp_path), "--rounds", "4"]) == 0
     assert figures(tmp_path, "postgres")["rounds"] == 4

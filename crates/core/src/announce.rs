@@ -3,9 +3,10 @@
 
 use crate::Resource;
 use crate::api::Effect;
+use crate::decide::sizes::Grown;
 use crate::dialect9;
 use crate::dialect84;
-use units::{Generation, NodeId, VolumeNr};
+use units::{Generation, NodeId, Sector, VolumeNr};
 use wire::{DiskState, Packet, Socket, UuidFlags};
 
 impl Resource {
@@ -93,13 +94,19 @@ impl Resource {
             write_same_capable: false,
             bitmap_block_shift: 0,
         };
+        let link = &c.peer_devices[volume].link;
+        let growth = link.exchange.growth();
+        let asked = link.told.sizes.filter(|theirs| theirs.current_size == Sector(0));
+        // The answer bears the flags of the question.
+        let assume_clean = growth == Some(Grown::Equal) || asked.is_some_and(|theirs| theirs.flags.assume_clean);
         let sizes = wire::Sizes {
             disk_size,
             user_size,
-            current_size: dev.size,
+            // 0 asks for the peer's sizes in answer (`docs/spec/wire-protocol.md` 5.13).
+            current_size: if growth.is_some() { Sector(0) } else { dev.size },
             max_bio_size: c.dialect().map_or(1 << 20, |x| x.version.max_block()),
             queue_order_type: 0,
-            flags: wire::ResizeFlags::default(),
+            flags: wire::ResizeFlags { assume_clean, ..wire::ResizeFlags::default() },
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
         self.send(peer, Socket::Data, volume, Packet::Sizes(Box::new(sizes)));

@@ -60,6 +60,12 @@ impl Resource {
                 self.size_found(peer, volume, packet.current_size, &adopted);
             }
         }
+        let pair = &mut self.node.connections[peer].peer_devices[volume];
+        if pair.link.exchange.peer_grew(packet.current_size)
+            && self.node.state.replication(peer, volume) == Replication::Established
+        {
+            self.resync_grown_area(peer, volume);
+        }
     }
 
     /// Another size follows from what a peer has said.
@@ -71,9 +77,18 @@ impl Resource {
             return;
         }
         let replicating = self.node.state.replicates(peer, volume);
+        if replicating
+            && !self.sizes_by_9()
+            && let Some(cfg) = &mut self.node.devices[volume].cfg
+        {
+            // A limit that a connected peer has given up, or has set, is this node's, too (5.3).
+            cfg.size = Some(adopted.user.to_bytes()).filter(|size| size.0 > 0);
+        }
         self.adopt_size(volume, adopted.size, adopted.grown != Grown::Equal);
         // A peer that has attached a larger disk waits for this node to agree.
-        if adopted.send_sizes && replicating && theirs != adopted.size {
+        // So does one of 8.4 that says 0 (`docs/spec/wire-protocol.md` 5.13).
+        let asked = theirs == Sector(0) && !self.sizes_by_9();
+        if (adopted.send_sizes || asked) && replicating && theirs != adopted.size {
             self.send_sizes(peer, volume);
         }
         if adopted.grown != Grown::Resynced {

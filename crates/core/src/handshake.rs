@@ -371,7 +371,12 @@ impl Resource {
         let kind = if first { Kind::Wish } else { Kind::Fact };
         if let Err(Refusal { code, .. }) = self.make(change, kind) {
             let text = format!("the peer's state is not acceptable: {code}");
-            return self.out.give_up(peer, Topic::PeerStateRefused, text);
+            // What the peer is may change; what is configured does not by itself.
+            return if code.is_about_configured_roles() {
+                self.out.give_up(peer, Topic::PeerStateRefused, text)
+            } else {
+                self.out.retry_later(peer, Topic::PeerStateRefused, text)
+            };
         }
         if first && self.node.devices.ids().all(|volume| self.node.state.replicates(peer, volume)) {
             self.node.connections[peer].discard_my_data = false;

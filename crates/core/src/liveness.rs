@@ -182,8 +182,8 @@ impl Resource {
         }
     }
 
-    pub(crate) fn handshake_overdue(&mut self, peer: NodeId) {
-        let text = "the peer did not answer the handshake in time".to_owned();
+    pub(crate) fn handshake_overdue(&mut self, peer: NodeId, missing: &str) {
+        let text = format!("the peer did not {missing} the handshake in time");
         self.out.drop_link(peer, Lost::Timeout, Topic::HandshakeTimeout, text);
     }
 

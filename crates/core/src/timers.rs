@@ -72,9 +72,9 @@ impl Resource {
 
     fn link_timer_ended(&mut self, peer: NodeId, timer: OfLink) {
         match timer {
-            OfLink::Handshake => self.handshake_overdue(peer),
+            OfLink::Handshake => self.handshake_overdue(peer, "answer"),
             OfLink::Attempt9 => self.connect_again(peer),
-            OfLink::Handshake9 => self.handshake9_overdue(peer),
+            OfLink::Handshake9 => self.handshake_overdue(peer, "go on with"),
             OfLink::Volumes => self.volumes_are_known(peer),
             OfLink::Number => self.number_overdue(peer),
             OfLink::Ping => self.ping_due(peer),

@@ -13,7 +13,7 @@
 mod devices;
 mod doors;
 mod handover;
-mod ledger;
+mod keeping;
 
 pub(crate) use doors::Opening;
 pub(crate) use handover::{Inherited, PRIMARY, PROMOTED};
@@ -28,8 +28,8 @@ use config::LocalResource;
 use devices::{Node, Probe};
 use doors::Doors;
 use frontends::device_link::{DeviceLinks, Names};
+use frontends::fuse::ledger::Ledger;
 use frontends::fuse::{self, Event, MESSAGE_MAX, PAYLOAD_MAX, Session, WRITE_HEADER};
-use frontends::keeper::Keeper;
 use frontends::{Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -60,6 +60,7 @@ pub(crate) struct FuseServer {
     probe: Option<Probe>,
     /// The devices are being taken away.
     ending: bool,
+    io: Io,
     message: Vec<u8>,
     /// Slots whose requests are being worked on, by the kernel's number of the request.
     slots: HashMap<u64, Box<FuseSlot>>,
@@ -76,10 +77,9 @@ pub(crate) struct FuseServer {
     armed: bool,
     gone: bool,
     stage: Stage,
-    /// Who holds what outlives this process.
-    keeper: Option<Keeper>,
+    keeping: keeping::Keeping,
     /// What was read and not answered, if the kernel does not hand it out again.
-    ledger: Option<ledger::Ledger>,
+    ledger: Option<Ledger>,
     /// Of it, what waits for a buffer or has not been looked at, oldest first.
     unread: VecDeque<usize>,
 }
@@ -92,6 +92,23 @@ enum Stage {
     Serving,
     /// Not any more: they wait for the next process.
     Leaving,
+}
+
+/// Whether what applications ask of a Primary is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Io {
+    Goes,
+    Frozen,
+    /// And writes have been read that there was no room for.
+    FrozenLacking,
+    /// The kernel is to hand those out once more.
+    Lacking,
+}
+
+impl Io {
+    fn is_frozen(self) -> bool {
+        matches!(self, Io::Frozen | Io::FrozenLacking)
+    }
 }
 
 /// A request, and where its payload is.
@@ -158,6 +175,11 @@ impl FuseServer {
     fn mount(pool: &'static Pool, local: &LocalResource, run_dir: &Path) -> io::Result<FuseServer> {
         std::fs::File::options().read(true).write(true).open("/dev/loop-control")?;
         let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
+        for volume in local.volumes.iter().map(|v| v.nr) {
+            if let Err(e) = links.clear_loop(&local.name, u32::from(volume.0)) {
+                log("warning", &format!("what was left of the device of volume {volume}: {e}"));
+            }
+        }
         let (fd, mounted, root) = Mounted::new(links.doors(&local.name)?)?;
         sys::set_nonblocking(fd.as_raw_fd());
         let mut server = FuseServer::on(pool, local, links, fd, root);
@@ -169,6 +191,8 @@ impl FuseServer {
         let resource = &local.name;
         let volumes = || local.volumes.iter().map(|v| v.nr);
         let export = |v: VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
+        let mut nodes: BTreeMap<VolumeNr, Node> = volumes().map(|v| (v, Node::default())).collect();
+        nodes.values_mut().enumerate().for_each(|(place, node)| node.place = place);
         let secret = links.secret(resource);
         let session = Session::new(volumes().map(export).collect(), sys::user_and_group()).with_doors(secret);
         FuseServer {
@@ -181,11 +205,12 @@ impl FuseServer {
             names: names(local),
             resource: resource.clone(),
             group: devices::device_group(),
-            volumes: volumes().map(|v| (v, Node::default())).collect(),
+            volumes: nodes,
             doors: Doors::default(),
             closed: Vec::new(),
             probe: None,
             ending: false,
+            io: Io::Goes,
             // Not zeroes, which would be memory that comes when it is touched: a process that is killed while the
             // kernel copies a message takes the message with it if a page is missing.
             message: vec![u8::MAX; MESSAGE_MAX],
@@ -198,7 +223,7 @@ impl FuseServer {
             armed: false,
             gone: false,
             stage: Stage::Serving,
-            keeper: None,
+            keeping: keeping::Keeping::default(),
             ledger: None,
             unread: VecDeque::new(),
         }
@@ -252,6 +277,7 @@ impl FuseServer {
             }
         }
         self.go_through_ledger(ring, requests);
+        self.ask_for_lacking(requests);
         for (request, result) in std::mem::take(&mut self.decided) {
             self.answer(ring, &request, result, Vec::new());
         }
@@ -362,7 +388,11 @@ impl FuseServer {
                     let data = Segments::One(self.fitting(landed, payload.len()));
                     requests.admit(Asker::Fuse, volume, request, data);
                 } else if let Err(received) = self.admit(Received { volume, request, payload, slot: None }, requests) {
-                    self.starved.push_back(received);
+                    // Buffers come back when I/O goes on. Who asks for something else is behind it, and is answered.
+                    match self.io.is_frozen() && self.session.can_resend() {
+                        true => self.io = Io::FrozenLacking,
+                        false => self.starved.push_back(received),
+                    }
                 }
             }
         }
@@ -401,11 +431,25 @@ impl FuseServer {
         BufRef { id: buf.unwrap_or(landed).into_id().0, offset: 0, len: len as u32 }
     }
 
-    /// Does a message wait that the next one would overwrite?
+    /// I/O goes on, and what was under way is answered: what there was no room for comes again, and nothing else.
+    fn ask_for_lacking(&mut self, requests: &Requests) {
+        let answered = self.starved.is_empty() && self.decided.is_empty() && requests.of_devices() == 0;
+        if self.io != Io::Lacking || !answered {
+            return;
+        }
+        self.forget_openings();
+        match sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]) {
+            n if n < 0 => log("error", &format!("the kernel does not repeat its requests: {}", Errno::from_raw(-n))),
+            _ => self.io = Io::Goes,
+        }
+    }
+
+    /// Does a message wait that the next one would overwrite, or are older ones to come again?
     fn is_blocked(&self) -> bool {
-        self.starved.iter().any(|received| received.slot.is_none())
+        self.io == Io::Lacking
+            || self.starved.iter().any(|received| received.slot.is_none())
             || !self.unread.is_empty()
-            || self.ledger.as_ref().is_some_and(ledger::Ledger::is_full)
+            || self.ledger.as_ref().is_some_and(Ledger::is_full)
     }
 
     /// Gives it back if there is no buffer for its payload.
@@ -435,15 +479,20 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, and all that was
-    /// written has been flushed before: the core refuses it as it does every request then, but there is nothing to
-    /// lose.
+    /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, or while I/O is
+    /// frozen, and all that was written has been flushed before: the core refuses it, or keeps it waiting, as it does
+    /// every request then, but there is nothing to lose. Nor is there with the flush that the kernel asks for when it
+    /// attaches the device, until somebody writes: it concerns nobody's data, and while it waits, so does every program
+    /// that wants a loop device.
     fn note(&mut self, volume: VolumeNr, request: Request) -> Option<Result<(), Errno>> {
         let node = self.volumes.get_mut(&volume)?;
         match request.kind {
             Kind::Read if node.failing => return Some(Err(Errno::EIO)),
             Kind::Read => {}
-            Kind::Flush if !node.primary && node.flushed == node.changes => return Some(Ok(())),
+            Kind::Flush if node.is_being_attached() => return Some(Ok(())),
+            Kind::Flush if (self.io.is_frozen() || !node.primary) && node.flushed == node.changes => {
+                return Some(Ok(()));
+            }
             Kind::Flush if node.failing => return Some(Err(Errno::EIO)),
             Kind::Flush if self.changing == 0 => {
                 self.flushing.insert(request.tag, (volume, node.changes));
@@ -452,6 +501,7 @@ impl FuseServer {
             Kind::Write | Kind::Discard | Kind::WriteZeroes { .. } => {
                 self.changing += 1;
                 node.changes += 1;
+                node.tell(self.keeping.facts());
                 if node.failing {
                     return Some(Err(Errno::EIO));
                 }
@@ -464,6 +514,7 @@ impl FuseServer {
         let Some((volume, changes)) = self.flushing.remove(&tag) else { return };
         if let Some(node) = self.volumes.get_mut(&volume).filter(|_| result.is_ok()) {
             node.flushed = node.flushed.max(changes);
+            node.tell(self.keeping.facts());
         }
     }
 }

@@ -2,10 +2,7 @@
 //! for that very write, does not give.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// What a buffer pool grows and shrinks by, in bytes: a huge page. A buffer in small pages may be of more segments than
 /// a disk takes at a time, and the kernel hands such a write to a worker, where others overtake it.
@@ -144,88 +141,6 @@ impl Place {
             libc::madvise(start, CHUNK, libc::MADV_DONTNEED);
             libc::mprotect(start, CHUNK, libc::PROT_NONE) == 0
         }
-    }
-}
-
-/// Memory with a descriptor: who is given that can map it, too, when this process is gone. Present, locked if this
-/// process may lock it, and there for the rest of the process's life, as the kernel may be writing into it.
-pub(crate) struct Shared {
-    fd: OwnedFd,
-    base: *mut u8,
-    len: usize,
-}
-
-impl Shared {
-    /// Memory of `len` bytes, all zeroes.
-    ///
-    /// # Errors
-    /// If there is not so much.
-    pub(crate) fn create(len: usize) -> io::Result<Shared> {
-        // SAFETY: a C string; the kernel makes a descriptor for us.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"urbd".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-            check(fd)?;
-            File::from_raw_fd(fd)
-        };
-        file.set_len(len as u64)?;
-        // A file that becomes shorter would take pages away from under us.
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: no memory involved.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
-        Shared::map(file.into(), len)
-    }
-
-    /// What another process has made.
-    ///
-    /// # Errors
-    /// If it is of another length, or may become shorter.
-    pub(crate) fn map(fd: OwnedFd, len: usize) -> io::Result<Shared> {
-        // SAFETY: no memory involved.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        let file = File::from(fd);
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != len as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the memory of a process of this version"));
-        }
-        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, OwnedFd::from(file));
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the new mapping. Both are hints: without them pages come when they are touched.
-        unsafe {
-            libc::madvise(base, len, libc::MADV_POPULATE_WRITE);
-            libc::mlock(base, len);
-        }
-        Ok(Shared { fd, base: base.cast(), len })
-    }
-
-    /// What another process can be given.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// A part of it. Panics if it is not all inside.
-    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside");
-        // SAFETY: inside the mapping, which is never undone. Nobody else writes: a resource has one process at a time,
-        // and the others only hold the descriptor. `&mut self` is needed to write here.
-        unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) }
-    }
-
-    /// A part of it, to write. Panics if it is not all inside.
-    pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside");
-        // SAFETY: as in `bytes`.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(range.start), range.len()) }
-    }
-
-    /// Two parts of it, to write. Panics if they overlap, or are not all inside.
-    pub(crate) fn two_mut(&mut self, first: Range<usize>, second: Range<usize>) -> (&mut [u8], &mut [u8]) {
-        assert!(first.end <= second.start, "{first:?} overlaps {second:?}");
-        let (start, split, len) = (first.start, second.start - first.start, first.len());
-        let (a, b) = self.bytes_mut(start..second.end).split_at_mut(split);
-        (&mut a[..len], b)
     }
 }
 

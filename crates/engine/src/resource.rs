@@ -26,6 +26,7 @@ use crate::{digests, memory, sys};
 use config::{FrontEnd, LocalResource};
 use control::client::socket_path;
 use frontends::device_link::DeviceLinks;
+use frontends::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -136,6 +137,11 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
         return false;
     }
     let links = DeviceLinks::from_env(run_dir, true);
+    if !Keeper::of(run_dir, resource).is_there() {
+        // What cannot be cleared the next start says.
+        volumes.iter().for_each(|volume| drop(links.clear_loop(resource, u32::from(volume.0))));
+        let _ = std::fs::remove_file(Keeper::of(run_dir, resource).path());
+    }
     if let Ok(doors) = links.doors(resource)
         && fuse_server::clear_mount(&doors).is_ok()
     {
@@ -485,6 +491,8 @@ impl Runner {
             let changed = self.carry_out();
             if self.status_changed {
                 self.note_detached();
+                let frozen = self.core.snapshot().suspended.any();
+                self.fuse.iter_mut().for_each(|fuse| fuse.set_frozen(frozen));
             }
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
             while let Some(client) = self.nbd.next_dead() {

@@ -1,6 +1,7 @@
 //! The system calls that have no safe wrapper elsewhere. Results are as the kernel's: negative errno on failure.
 #![allow(unsafe_code)]
 
+pub(crate) use frontends::fuse::{read_parts, write_message};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -391,18 +392,6 @@ pub(crate) fn received_bytes(fd: RawFd) -> i32 {
 pub(crate) fn read_into(fd: RawFd, to: &mut [u8]) -> i32 {
     // SAFETY: the slice is valid for its length.
     unsafe { read(fd, to.as_mut_ptr(), to.len()) }
-}
-
-/// As [`read_into`], into one slice after the other.
-pub(crate) fn read_parts(fd: RawFd, to: &mut [io::IoSliceMut<'_>]) -> i32 {
-    // SAFETY: IoSliceMut is guaranteed to have the layout of iovec, and borrows what it points at.
-    negative_errno(unsafe { libc::readv(fd, to.as_mut_ptr().cast(), to.len() as i32) } as i64)
-}
-
-/// Writes all slices with one call, as one message.
-pub(crate) fn write_message(fd: RawFd, parts: &[io::IoSlice<'_>]) -> i32 {
-    // SAFETY: IoSlice is guaranteed to have the layout of iovec, and borrows what it points at.
-    negative_errno(unsafe { libc::writev(fd, parts.as_ptr().cast(), parts.len() as i32) } as i64)
 }
 
 pub(crate) fn set_nonblocking(fd: RawFd) {

@@ -82,6 +82,22 @@ impl DeviceLinks {
         Ok(self.doors(resource)?.join(volume.to_string()))
     }
 
+    /// The file that says which loop device a volume has. Fails as [`DeviceLinks::doors`].
+    pub fn loop_note(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
+        one_component(resource)?;
+        Ok(self.run_dir.join(format!("{resource}-{volume}.loop")))
+    }
+
+    /// Clears what killed processes have left of a volume's loop device. Only for who knows that none of the resource's
+    /// is left, and no keeper.
+    ///
+    /// # Errors
+    /// If something is left.
+    pub fn clear_loop(&self, resource: &str, volume: u32) -> io::Result<()> {
+        let name = crate::fuse::file_name(volume, &self.secret(resource));
+        crate::loopdev::leftover::clear(&self.loop_note(resource, volume)?, &name)
+    }
+
     /// Makes the names of files those of this node, on a machine with several: a loop device tells what it stands on.
     /// Always the same one, as the next process has to know them.
     pub fn secret(&self, resource: &str) -> String {

@@ -28,19 +28,23 @@
 //! should lock its memory and set `PR_SET_IO_FLUSHER`.
 
 mod abi;
+pub mod absent;
 mod door;
+pub mod facts;
 mod host;
+pub mod ledger;
 mod mount;
 mod session;
 #[cfg(test)]
 mod session_tests;
 mod slot;
 
+pub use crate::sys::{read_parts, write_message};
 use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use door::{Call, Caller, Door, Intent, Knock, Question, Ran};
 pub use mount::{is_mounted, mount, mount_with_devices, unmount};
-pub use session::{Event, Session};
+pub use session::{Event, Session, file_name};
 pub use slot::commit;
 
 /// What a connection promises the kernel for as long as it lasts: the numbers of nodes and handles, the answers to

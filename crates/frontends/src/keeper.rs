@@ -1,18 +1,26 @@
 //! The keeper: a process that only holds descriptors, so that what they stand for outlives the process that serves it.
 //!
 //! It listens on a socket and takes, gives and closes descriptors as it is asked: the connection to the kernel's FUSE,
-//! loop devices on its files, the sockets on which NBD clients find a server. It reads no configuration, opens no file
-//! and does no I/O on what it holds. Whoever serves a resource (one process at a time; a lock of that process sees to
-//! it) puts its descriptors here as soon as it has them. When it dies the next one fetches them and goes on: a
-//! descriptor that was passed is the same open file, so the kernel notices nothing.
+//! loop devices on its files, the sockets on which NBD clients find a server. It reads no configuration and does no
+//! I/O on what it holds, with one exception: while no process is there it answers who only looks at the files and
+//! doors, from what the last process has said of them (`answering`). All who watch it are gone then; the next one
+//! takes the connection before it reads from it ([`Keeper::take`]).
+//!
+//! Whoever serves a resource (one process at a time; a lock of that process sees to it) puts its descriptors here as
+//! soon as it has them. When it dies the next one fetches them and goes on: a descriptor that was passed is the same
+//! open file, so the kernel notices nothing.
 //!
 //! One connection carries one order ([`MESSAGE`] bytes, a descriptor with the first of them) and its answer. There is
 //! nothing that a keeper of another version could understand differently: an order that it does not know it refuses.
 
+mod answering;
+mod serving;
+
+pub use serving::serve;
+
 use crate::sys;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,8 +34,6 @@ pub const VERSION: u8 = 1;
 
 /// How long the other end may take to say something.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a keeper that nobody speaks to looks whether anybody still could.
-const IDLE: Duration = Duration::from_secs(30);
 
 /// What a kept descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,11 +75,20 @@ enum Word {
     Item,
     Done,
     Refused,
+    /// From now on the connection is read by who says this, and not by the keeper.
+    Take,
 }
 
-const WORDS: [Word; 8] =
-    [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused];
+const WORDS: [Word; 9] =
+    [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused, Word::Take];
+/// In the place of the zero, with which programs speak that do not know that a keeper answers anything: who fetches
+/// says by it that he takes the connection before he reads from it, and the keeper that it has to be taken.
+const KNOWS: u8 = 1;
 const KINDS: [Kind; 6] = [Kind::Connection, Kind::Root, Kind::Device, Kind::Listener, Kind::Note, Kind::Tag];
+/// What the last process has said of its files: what the keeper answers with while none is there.
+pub const FACTS: Place = Place { kind: Kind::Note, number: 17 };
+/// What it has read and not answered, if the kernel does not hand it out again.
+pub const REQUESTS: Place = Place { kind: Kind::Note, number: 16 };
 /// For orders that name no place.
 const NO_PLACE: Place = Place { kind: Kind::Connection, number: 0 };
 
@@ -159,6 +174,15 @@ impl Keeper {
         self.order(Word::Fetch, NO_PLACE, None).map(|(_, held)| held)
     }
 
+    /// From now on the keeper does not read the connection, until all who have said this, or watch it, are gone: the
+    /// descriptor is to be kept as long.
+    ///
+    /// # Errors
+    /// As [`Keeper::put`]. One of an older version does not know it, and does not read anything.
+    pub fn take(&self) -> io::Result<OwnedFd> {
+        self.order(Word::Take, NO_PLACE, None).map(|(socket, _)| socket.into())
+    }
+
     /// A descriptor that becomes readable when the keeper ends.
     ///
     /// # Errors
@@ -192,113 +216,42 @@ impl Keeper {
         let mut held = Vec::new();
         loop {
             match hear(&socket)? {
-                Some((Word::Item, place, Some(descriptor))) => held.push((place, descriptor)),
-                Some((Word::Done, ..)) => return Ok((socket, held)),
-                Some((Word::Refused, ..)) => return Err(io::Error::other("the keeper does not do that")),
+                // What an older one has of this says nothing: it does not read.
+                Some(Heard { word: Word::Item, place: FACTS, knows: false, .. }) => {}
+                Some(Heard { word: Word::Item, place, descriptor: Some(descriptor), .. }) => {
+                    held.push((place, descriptor));
+                }
+                Some(Heard { word: Word::Done, .. }) => return Ok((socket, held)),
+                Some(Heard { word: Word::Refused, .. }) => return Err(io::Error::other("the keeper does not do that")),
                 _ => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper ended")),
             }
         }
     }
 }
 
-/// Is the keeper's process: takes orders until it is told to end. What it holds is then closed, and the socket removed.
-/// If somebody else removes the socket it ends, too, as soon as nobody watches it: it can never be asked again.
-///
-/// # Errors
-/// If nothing can be accepted any more.
-pub fn serve(listener: &UnixListener) -> io::Result<()> {
-    // Whoever is killed closes in the order of the numbers: the connection has to go before the devices, whose last
-    // close waits for it.
-    let mut first = Some(std::fs::File::open("/dev/null")?.into());
-    let mut held: Vec<(Place, OwnedFd)> = Vec::new();
-    let mut watchers: Vec<UnixStream> = Vec::new();
-    let own = identity(listener);
-    loop {
-        if !sys::wait_for(listener.as_raw_fd(), IDLE) {
-            watchers.retain(is_open);
-            if watchers.is_empty() && identity(listener) != own {
-                held.into_iter().for_each(drop);
-                return Ok(());
-            }
-            continue;
-        }
-        let socket = match listener.accept() {
-            Ok((socket, _)) => socket,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            // A client that gave up, or no descriptors left: neither is a reason to let go of what is held.
-            Err(e) if transient(&e) => {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            }
-            Err(e) => return Err(e),
-        };
-        watchers.retain(is_open);
-        // Who says nothing, or nonsense, is not answered.
-        match obey(&socket, &mut held, &mut first) {
-            Ok(Next::End) => {
-                // A later keeper's socket stays.
-                if let (Some(path), true) = (path_of(listener), identity(listener) == own) {
-                    let _ = std::fs::remove_file(path);
-                }
-                // In the order of their places.
-                held.into_iter().for_each(drop);
-                return Ok(());
-            }
-            Ok(Next::Watch) => watchers.push(socket),
-            Ok(Next::Listen) | Err(_) => {}
-        }
-    }
-}
-
-enum Next {
-    Listen,
-    Watch,
-    End,
-}
-
-/// `first` has a lower number than all that comes later.
-fn obey(socket: &UnixStream, held: &mut Vec<(Place, OwnedFd)>, first: &mut Option<OwnedFd>) -> io::Result<Next> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let Some((word, place, descriptor)) = hear(socket)? else { return Ok(Next::Listen) };
-    let mut next = Next::Listen;
-    match (word, descriptor) {
-        (Word::Put, Some(descriptor)) => {
-            let descriptor = match first.take_if(|_| place.kind == Kind::Connection) {
-                Some(first) => sys::duplicate_onto(descriptor.as_fd(), first)?,
-                None => descriptor,
-            };
-            match held.binary_search_by_key(&place, |(place, _)| *place) {
-                Ok(at) => held[at].1 = descriptor,
-                Err(at) => held.insert(at, (place, descriptor)),
-            };
-        }
-        (Word::Release, None) => held.retain(|(other, _)| *other != place),
-        (Word::Fetch, None) => {
-            for (place, descriptor) in held {
-                sys::send(socket, &message(Word::Item, *place), Some(descriptor.as_fd()))?;
-            }
-        }
-        (Word::Watch, None) => next = Next::Watch,
-        (Word::End, None) => next = Next::End,
-        _ => return sys::send(socket, &message(Word::Refused, place), None).map(|()| next),
-    }
-    sys::send(socket, &message(Word::Done, place), None).map(|()| next)
-}
-
 fn message(word: Word, place: Place) -> [u8; MESSAGE] {
     let [a, b, c, d] = place.number.to_le_bytes();
-    [VERSION, word as u8, place.kind as u8, 0, a, b, c, d]
+    let knows = if matches!(word, Word::Fetch | Word::Item) { KNOWS } else { 0 };
+    [VERSION, word as u8, place.kind as u8, knows, a, b, c, d]
+}
+
+/// A message.
+struct Heard {
+    word: Word,
+    place: Place,
+    descriptor: Option<OwnedFd>,
+    /// See [`KNOWS`].
+    knows: bool,
 }
 
 /// The next message; `None` if the other end is gone.
 ///
 /// # Errors
 /// If it cannot be received; `InvalidData` if another version may understand it.
-fn hear(socket: &UnixStream) -> io::Result<Option<(Word, Place, Option<OwnedFd>)>> {
+fn hear(socket: &UnixStream) -> io::Result<Option<Heard>> {
     let mut bytes = [0; MESSAGE];
     let (n, descriptor) = sys::receive(socket, &mut bytes)?;
-    let [version, word, kind, _, a, b, c, d] = bytes;
+    let [version, word, kind, knows, a, b, c, d] = bytes;
     if n < MESSAGE {
         return Ok(None);
     }
@@ -307,33 +260,16 @@ fn hear(socket: &UnixStream) -> io::Result<Option<(Word, Place, Option<OwnedFd>)
         return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not understood, perhaps of another version"));
     };
     let place = Place { kind: *kind, number: u32::from_le_bytes([a, b, c, d]) };
-    Ok(Some((*word, place, descriptor)))
-}
-
-fn transient(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EMFILE | libc::ENFILE | libc::ENOMEM))
-}
-
-/// Is the other end there? It never says anything.
-fn is_open(socket: &UnixStream) -> bool {
-    !sys::wait_for(socket.as_raw_fd(), Duration::ZERO)
-}
-
-fn path_of(listener: &UnixListener) -> Option<PathBuf> {
-    Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
-}
-
-/// What the socket's path leads to.
-fn identity(listener: &UnixListener) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path_of(listener)?).ok()?;
-    Some((found.dev(), found.ino()))
+    Ok(Some(Heard { word: *word, place, descriptor, knows: knows == KNOWS }))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::serving::is_open;
     use super::*;
     use std::fs::File;
     use std::io::{Seek, Write};
+    use std::os::fd::{AsFd, AsRawFd};
 
     fn started() -> (tempfile::TempDir, Keeper, std::thread::JoinHandle<io::Result<()>>) {
         let directory = tempfile::tempdir().unwrap();

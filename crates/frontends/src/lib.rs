@@ -23,6 +23,7 @@ pub mod keeper;
 pub mod loopdev;
 pub mod nbd;
 pub mod request;
+pub mod shared;
 mod sys;
 pub mod users;
 

@@ -15,6 +15,7 @@
 #![allow(unsafe_code)] // ioctl and eventfd.
 
 mod holder;
+pub mod leftover;
 
 pub use holder::{Kept, Second, keep, keep_again, keep_through, take_over};
 
@@ -142,16 +143,23 @@ fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Resul
 /// Reads `/sys` only: works for a file system that no longer answers.
 pub fn backed_by(file: &Path) -> io::Result<Vec<LoopDevice>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/sys/block")? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("loop")).and_then(|digits| digits.parse().ok());
-        let Some(number) = number else { continue };
-        let device = LoopDevice { number };
+    for device in all()? {
         if device.backing_file()?.is_some_and(|backing| backing == file) {
             found.push(device);
         }
     }
     found.sort_by_key(|device| device.number);
+    Ok(found)
+}
+
+/// All loop devices, attached or not.
+fn all() -> io::Result<Vec<LoopDevice>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")).and_then(|digits| digits.parse().ok());
+        found.extend(number.map(|number| LoopDevice { number }));
+    }
     Ok(found)
 }
 
@@ -203,9 +211,13 @@ impl LoopDevice {
     /// keeps the flag.
     pub fn forbids_writes(&self, name: &str) -> Option<bool> {
         // Before it is seen whose it is: who gets the number later changes the flag later.
-        let forbidden = self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"));
+        let forbidden = self.is_read_only();
         let nobodys = || self.backing_file().is_ok_and(|file| file.is_none());
         (self.stands_on(name) || nobodys()).then_some(forbidden)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"))
     }
 
     /// `/dev/loopN`.

@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -103,6 +104,54 @@ pub(crate) fn wait_for(fd: RawFd, at_most: Duration) -> bool {
     n > 0
 }
 
+/// The most descriptors that can be waited for at once.
+const MANY: usize = 16;
+
+/// Waits until one of these (a negative one is none) can be read, or is at its end. Is it the first one, too?
+pub(crate) fn wait_for_any(fds: &[RawFd], at_most: Duration) -> bool {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; MANY];
+    for (poll, fd) in polled.iter_mut().zip(fds) {
+        poll.fd = *fd;
+    }
+    // SAFETY: so many entries, which live through the call.
+    unsafe { libc::poll(polled.as_mut_ptr(), MANY as libc::nfds_t, at_most.as_millis() as libc::c_int) };
+    polled[0].revents != 0
+}
+
+/// Reads into one slice after the other: the number of bytes, or a negative errno.
+pub fn read_parts(fd: RawFd, to: &mut [IoSliceMut<'_>]) -> i32 {
+    // SAFETY: IoSliceMut is guaranteed to have the layout of iovec, and borrows what it points at.
+    negative_errno(unsafe { libc::readv(fd, to.as_mut_ptr().cast(), to.len() as i32) })
+}
+
+/// Writes all slices with one call, as one message: the number of bytes, or a negative errno.
+pub fn write_message(fd: RawFd, parts: &[IoSlice<'_>]) -> i32 {
+    // SAFETY: IoSlice is guaranteed to have the layout of iovec, and borrows what it points at.
+    negative_errno(unsafe { libc::writev(fd, parts.as_ptr().cast(), parts.len() as i32) })
+}
+
+fn negative_errno(result: isize) -> i32 {
+    if result < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { result as i32 }
+}
+
+/// The beginning of a file of `/proc`, in `into`. Nothing is allocated.
+pub(crate) fn read_proc<'a>(task: u32, name: &str, into: &'a mut [u8]) -> io::Result<&'a str> {
+    let mut path = [0; 64];
+    write!(&mut path[..63], "/proc/{task}/{name}")?;
+    // SAFETY: a C string, as the last byte is never written; the descriptor is ours alone.
+    let file = unsafe {
+        let fd = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from_raw_fd(fd)
+    };
+    let n = (&file).read(into)?;
+    // What is cut in the middle of a character ends before it.
+    let valid = into[..n].utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
+    Ok(std::str::from_utf8(&into[..valid]).unwrap_or_default())
+}
+
 /// Makes the process that `command` starts nobody's child and the leader of its own session.
 pub(crate) fn orphan(command: &mut Command) {
     let leave = || {
@@ -125,8 +174,7 @@ pub(crate) fn orphan(command: &mut Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::io::{Read, Seek, Write};
+    use std::io::Seek;
     use std::os::fd::AsFd;
 
     #[test]

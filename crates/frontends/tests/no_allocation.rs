@@ -1,5 +1,11 @@
-//! In steady state, no request allocates: not while it is parsed, not while it is answered.
+//! In steady state, no request allocates: not while it is parsed, not while it is answered, nor does a keeper that
+//! answers for a process that is gone.
 
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use urbd_frontends::fuse::absent::{Absent, Means};
+use urbd_frontends::fuse::facts::Facts;
+use urbd_frontends::fuse::ledger::Ledger;
 use urbd_frontends::{Export, fuse, nbd};
 
 #[path = "../../units/tests/counting/allocations.rs"]
@@ -70,4 +76,86 @@ fn fuse_requests_do_not_allocate() {
         }
     });
     assert_eq!(count, 0);
+}
+
+/// A message as the kernel's, with a body of zeroes but for what is at its start.
+fn message(opcode: u32, unique: u64, node: u64, start: &[u8], len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 40 + len];
+    let whole = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&whole.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&opcode.to_ne_bytes());
+    bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+    bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+    // The thread that asks: this test's process, which is in no call that opens anything.
+    bytes[32..36].copy_from_slice(&std::process::id().to_ne_bytes());
+    bytes[40..40 + start.len()].copy_from_slice(start);
+    bytes
+}
+
+#[test]
+fn a_keeper_that_answers_does_not_allocate() {
+    const ROOT: u64 = 1;
+    let (kernel, connection) = UnixDatagram::pair().unwrap();
+    kernel.set_nonblocking(true).unwrap();
+    connection.set_nonblocking(true).unwrap();
+    let facts = Facts::new(&[0, 7], (0, 0), "r0-1", false).unwrap();
+    facts.set_door(0, Some(fuse::Door { device: (7, 3), owner: (0, 6) }));
+    facts.set_size(0, 1 << 20);
+    facts.set_clean(0, true);
+    let mut readdir = [0; 24];
+    readdir[16..20].copy_from_slice(&4096u32.to_ne_bytes());
+    // Attributes of the directory, of files, of what is none; names; the file system; a flush of what is clean.
+    let answered = [
+        message(3, 1, ROOT, &[], 16),
+        message(3, 2, ROOT + 1, &[], 16),
+        message(3, 3, ROOT + 9, &[], 16),
+        message(1, 4, ROOT, b"7\0", 2),
+        message(1, 5, ROOT, b".7-r0-1\0", 8),
+        message(1, 6, ROOT, b"nothing\0", 8),
+        message(27, 7, ROOT, &[], 8),
+        message(28, 8, ROOT, &readdir, 40),
+        message(17, 9, ROOT, &[], 0),
+        message(20, 10, ROOT + 1, &[], 16),
+        message(18, 11, ROOT + 1, &[], 24),
+        message(22, 12, ROOT + 1, &[], 8),
+    ];
+    // A read, a write, an allocation, a flush of what is not clean.
+    let held = [
+        message(15, 21, ROOT + 1, &[], 40),
+        message(16, 22, ROOT + 1, &[], 40 + 4096),
+        message(43, 23, ROOT + 1, &[], 32),
+        message(20, 24, ROOT + 8, &[], 16),
+    ];
+    for ledger in [None, Some(Ledger::new().unwrap())] {
+        let mut ledger = ledger;
+        let mut absent = Absent::default();
+        let mut began = allocations(|| {
+            let mut means = Means { connection: connection.as_raw_fd(), facts: &facts, ledger: ledger.as_mut() };
+            absent.begin(&mut means).unwrap();
+        });
+        let mut answers = Vec::new();
+        for bytes in held.iter().chain(&answered) {
+            kernel.send(bytes).unwrap();
+            began += allocations(|| {
+                let mut means = Means { connection: connection.as_raw_fd(), facts: &facts, ledger: ledger.as_mut() };
+                assert!(absent.pump(&mut means));
+                absent.look(&mut means);
+            });
+            let mut answer = [0; 8192];
+            while let Ok(n) = kernel.recv(&mut answer) {
+                answers.push((u64::from_ne_bytes(*answer[8..].first_chunk().unwrap()), answer[..n].to_vec()));
+            }
+        }
+        assert_eq!(began, 0);
+        // Whoever asks for a name without a device behind it waits for one.
+        let uniques: Vec<u64> = answers.iter().map(|(unique, _)| *unique).filter(|unique| *unique != 0).collect();
+        assert_eq!(uniques, [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]);
+        let names = &answers.iter().find(|(unique, _)| *unique == 8).unwrap().1;
+        assert_eq!(names.len(), 16 + 3 * 32, "itself, its parent, and the one door that there is");
+        if let Some(ledger) = &mut ledger {
+            let mut unanswered = Vec::new();
+            ledger.unanswered(&mut unanswered).unwrap();
+            assert_eq!(unanswered.len(), held.len() + 1, "what waits is there for the next process");
+        }
+    }
 }

@@ -518,6 +518,7 @@ fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
         "invalidate" => Command::Invalidate { volume },
         "invalidate-remote" => Command::InvalidateRemote { volume, peer },
         "outdate" => Command::Outdate { volume },
+        "down" => Command::Down(force),
         "pause-sync" => Command::PauseSync { volume },
         "resume-sync" => Command::ResumeSync { volume },
         "suspend-io" => Command::SuspendIo { volume },

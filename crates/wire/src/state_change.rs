@@ -263,6 +263,12 @@ impl StateChangeResult {
     pub const fn is_success(self) -> bool {
         self.code() >= 1
     }
+
+    /// Is it refused for the roles that are configured (`allow-two-primaries`), not for what a node is at present?
+    #[must_use]
+    pub const fn is_about_configured_roles(self) -> bool {
+        matches!(self, StateChangeResult::TwoPrimaries | StateChangeResult::OtherVolumePeerPrimary)
+    }
 }
 
 #[cfg(test)]

@@ -29,8 +29,13 @@ impl Resource {
                 if size < self.devices[volume].size && self.devices[volume].in_use() {
                     return self.end(Some(id), Err(would_shrink_in_use()));
                 }
+                let grows = size > self.devices[volume].size;
+                let grown = if flags.assume_clean { sizes::Grown::Equal } else { sizes::Grown::Resynced };
                 self.adopt_size(volume, size, !flags.assume_clean);
                 if self.node.state.replicates_anywhere(volume) {
+                    for c in self.node.connections.values_mut().filter(|_| grows) {
+                        c.peer_devices[volume].link.exchange.grew(size, grown);
+                    }
                     self.node.connections.ids().for_each(|peer| self.send_sizes(peer, volume));
                 }
                 self.end(Some(id), Ok(()));

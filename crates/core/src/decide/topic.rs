@@ -40,7 +40,7 @@ topics! {
     NoGrowResync "no-grow-resync" NoHmac "no-hmac" NoIntegrity "no-integrity" NoPeerAcks "no-peer-acks"
     NotDurable "not-durable" NotTheOnlyPeer "not-the-only-peer" OldMetadata "old-metadata" OutOfPhase "out-of-phase"
     Parted "parted" PeerDecides "peer-decides" PeerDecidesOtherwise "peer-decides-otherwise"
-    PeerDisconnected "peer-disconnected" PeerLacksWrite "peer-lacks-write" PeerStateRefused "peer-state-refused"
+    PeerDisconnected "peer-disconnected" PeerLacksWrite "peer-lacks-write" PeerStateRefused "peer-state-refused" PeerStateUnwanted "peer-state-unwanted"
     PingTimeout "ping-timeout" PrimaryAgain "primary-again" PrimaryLost "primary-lost"
     PrimaryOutOfReach "primary-out-of-reach" PullAhead "pull-ahead" ReadOutOfPlace "read-out-of-place"
     RebootedWhileFrozen "rebooted-while-frozen" Reconcile "reconcile" ReconcileLostPrimary "reconcile-lost-primary"

@@ -137,11 +137,6 @@ impl Resource {
         }
     }
 
-    pub(crate) fn handshake9_overdue(&mut self, peer: NodeId) {
-        let text = "the peer did not go on with the handshake in time".to_owned();
-        self.out.drop_link(peer, ConnectionState::Timeout, Topic::HandshakeTimeout, text);
-    }
-
     /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
     /// come so far.
     pub(crate) fn peer_refuses(&mut self, peer: NodeId) {

@@ -1,7 +1,7 @@
 //! Packets of 9's dialect outside of a handshake: states, roles, positions in the stream of writes
 //! (`docs/spec/connection-and-state.md` 5.6.1).
 
-use crate::api::ConnectionState;
+use crate::api::{ConnectionState, Severity};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
@@ -76,10 +76,21 @@ impl Resource {
         if self.node.compares_anew(peer, volume, theirs) {
             return self.resync_considered(peer, volume, theirs, change);
         }
-        if let Err(refusal) = self.make(change, Kind::Wish) {
+        self.take_peers_state(peer, volume, change);
+    }
+
+    /// What a peer says of itself is a fact, also if this node would not have agreed to it: without a good copy in
+    /// reach I/O fails or freezes, as it does when the peer is lost. Only beside another Primary, where one is allowed,
+    /// this node does not stay.
+    fn take_peers_state(&mut self, peer: NodeId, volume: VolumeNr, change: Change) {
+        let Err(refusal) = self.make(change.clone(), Kind::Wish) else { return };
+        if refusal.code.is_about_configured_roles() {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
-            self.out.give_up(peer, Topic::PeerStateRefused, text);
+            return self.out.give_up(peer, Topic::PeerStateRefused, text);
         }
+        let text = format!("the peer's state is taken as it is, although: {}", refusal.code);
+        self.out.note(Severity::Warning, Some(volume), Some(peer), Topic::PeerStateUnwanted, text);
+        self.took_place(change);
     }
 
     fn resync_considered(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord, mut change: Change) {
@@ -88,7 +99,7 @@ impl Resource {
         }
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
-            return self.out.give_up(peer, Topic::ResyncRefused, text);
+            return self.out.retry_later(peer, Topic::ResyncRefused, text);
         }
         if self.in_mesh9() && self.node.state.replication(peer, volume) > Replication::Established {
             // It may be the target of a third node by now, and not have said so.

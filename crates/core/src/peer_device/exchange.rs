@@ -1,6 +1,7 @@
 //! What comes before a resync: the peer's bitmap, and the generation that it makes of the target.
 
-use units::Generation;
+use crate::decide::sizes::Grown;
+use units::{Generation, Sector};
 
 /// Of a resync that has not begun. The fields belong to this file; `bitmap_exchange.rs` says when.
 #[derive(Debug, Default)]
@@ -10,6 +11,8 @@ pub(crate) struct Exchange {
     early_sync_uuid: Option<Generation>,
     /// As source: to be sent when our superblock names it.
     sync_uuid_due: Option<Generation>,
+    /// 8.4: `resize` has given the device this size here, and that becomes of what is new when the peer has it, too.
+    growth: Option<(Sector, Grown)>,
 }
 
 /// How much of the peer's bitmap is here.
@@ -46,6 +49,21 @@ impl Exchange {
             self.peers_bitmap = PeersBitmap::Awaited;
         }
         early
+    }
+
+    /// By `resize` the device has this size.
+    pub(crate) fn grew(&mut self, to: Sector, grown: Grown) {
+        self.growth = Some((to, grown));
+    }
+
+    /// What becomes of what is new, while the peer's answer to that is awaited.
+    pub(crate) fn growth(&self) -> Option<Grown> {
+        self.growth.map(|(_, grown)| grown)
+    }
+
+    /// The peer has this size. Is what is new to be resynced now?
+    pub(crate) fn peer_grew(&mut self, to: Sector) -> bool {
+        matches!(self.growth.take_if(|(size, _)| *size == to), Some((_, Grown::Resynced)))
     }
 
     pub(crate) fn sync_uuid_is_early(&mut self, sync: Generation) {

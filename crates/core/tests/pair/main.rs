@@ -17,6 +17,7 @@ mod overtaking;
 mod peers;
 mod resync;
 mod rig;
+mod sizes;
 mod strangers;
 mod verbs;
 mod writes;

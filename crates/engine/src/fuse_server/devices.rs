@@ -11,16 +11,20 @@
 //! the last close empties the cache. Who uses it as a reader while a peer writes is left behind: all that it asks
 //! fails.
 //!
+//! While a Primary's I/O is frozen no device is attached: the kernel tells everybody of a new one, and who then reads
+//! it would wait.
+//!
 //! While this node is Secondary and nobody uses a device, the kernel refuses writes to it (`BLKROSET`): that guards the
 //! side doors. A `blockdev --setro` by the administrator is told from it, and kept.
 
 use super::doors::Doors;
-use super::{FuseServer, VolumeNr, log};
+use super::{FuseServer, Io, VolumeNr, log};
 use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::fuse::Door;
-use frontends::loopdev::{self, Background, Kept, LoopDevice, in_background};
+use frontends::fuse::facts::Facts;
+use frontends::loopdev::{self, Background, Kept, LoopDevice, in_background, leftover};
 use frontends::users::{self, User};
 use std::io;
 use std::os::fd::AsFd;
@@ -55,6 +59,8 @@ pub(super) struct Node {
     pub(super) noted: bool,
     /// The device is to go for good.
     pub(super) goes: bool,
+    /// Its place among the volumes, in the order of their numbers.
+    pub(super) place: usize,
 }
 
 pub(super) struct Device {
@@ -82,7 +88,8 @@ pub(super) enum Hold {
 
 /// What is being done about a device, and the size that it is to have then.
 pub(super) enum Work {
-    Attach(Background<Kept>, u64),
+    /// When nobody had written anything yet but what is counted here.
+    Attach(Background<Kept>, u64, u64),
     Resize(Background<u64>, u64),
     Hold(Background<Option<Kept>>),
     LetGo(Background<()>),
@@ -167,6 +174,18 @@ impl Node {
         }
     }
 
+    /// Says what the keeper has to know of it if this process is gone with the next instruction.
+    pub(super) fn tell(&self, facts: Option<&Facts>) {
+        if let Some(facts) = facts {
+            facts.set_clean(self.place, self.flushed == self.changes || self.is_being_attached());
+        }
+    }
+
+    /// Is it on its way, so that nobody has been able to write to it?
+    pub(super) fn is_being_attached(&self) -> bool {
+        matches!(self.work, Some(Work::Attach(.., changes)) if changes == self.changes)
+    }
+
     /// Is it there, held, and as large as it should be?
     pub(super) fn is_ready(&self) -> bool {
         let fits = |d: &Device| matches!(d.hold, Hold::Ours { probe: false, .. }) && d.size == self.size;
@@ -191,12 +210,18 @@ impl Node {
         (self.guarded, self.failing) = (false, false);
     }
 
-    fn task(&self, volume: VolumeNr, doors: &Doors, ending: bool) -> Option<Task> {
+    /// Is the device to come when I/O goes on?
+    fn waits_for_io(&self, io: Io) -> bool {
+        io.is_frozen() && self.primary && self.device.is_none() && self.work.is_none()
+    }
+
+    fn task(&self, volume: VolumeNr, doors: &Doors, io: Io, ending: bool) -> Option<Task> {
         let ending = ending || self.goes;
         if self.work.is_some() || self.problem.is_some() {
             return None;
         }
-        let Some(device) = &self.device else { return (!ending).then_some(Task::Attach) };
+        let attach = !ending && !self.waits_for_io(io);
+        let Some(device) = &self.device else { return attach.then_some(Task::Attach) };
         match &device.hold {
             Hold::Ours { .. } if ending => Some(Task::Detach),
             Hold::LettingGo { .. } => None,
@@ -238,10 +263,21 @@ impl FuseServer {
             export.read_only = !primary;
             export.can_trim = discard;
         }
+        self.say(volume);
         self.note_read_only(volume);
         if promoted && let Err(e) = self.link(volume, true) {
             log("warning", &format!("the names of the device of volume {volume}: {e}"));
         }
+    }
+
+    /// Does what applications ask of a Primary wait?
+    pub(crate) fn set_frozen(&mut self, frozen: bool) {
+        self.io = match (self.io, frozen) {
+            (Io::Goes | Io::Frozen, true) => Io::Frozen,
+            (Io::Goes | Io::Frozen, false) => Io::Goes,
+            (_, true) => Io::FrozenLacking,
+            (_, false) => Io::Lacking,
+        };
     }
 
     /// Is a device being made that somebody may be waiting for, or, at the end, taken away?
@@ -254,7 +290,7 @@ impl FuseServer {
         self.volumes.iter().any(|(volume, node)| match &node.work {
             Some(Work::LetGo(_)) => self.ending || !node.used(),
             Some(_) => true,
-            None => self.takes_requests() && matters(node, node.task(*volume, &self.doors, self.ending)),
+            None => self.takes_requests() && matters(node, node.task(*volume, &self.doors, self.io, self.ending)),
         })
     }
 
@@ -363,6 +399,9 @@ impl FuseServer {
     pub(crate) fn probed(&mut self, now: Instant) -> Option<Vec<VolumeNr>> {
         let probe = self.probe.as_mut()?;
         let undecided = self.volumes.values().any(|node| {
+            if node.waits_for_io(self.io) {
+                return false;
+            }
             let hold = node.device.as_ref().map(|device| &device.hold);
             let looking = matches!(hold, Some(Hold::Ours { probe, let_in, .. }) if *probe || *let_in);
             node.work.is_some() || looking || node.device.is_none() && node.problem.is_none()
@@ -421,7 +460,7 @@ impl FuseServer {
         let tasks: Vec<(VolumeNr, Task)> = self
             .volumes
             .iter()
-            .filter_map(|(volume, node)| Some((*volume, node.task(*volume, &self.doors, self.ending)?)))
+            .filter_map(|(volume, node)| Some((*volume, node.task(*volume, &self.doors, self.io, self.ending)?)))
             .collect();
         for (volume, task) in tasks {
             self.start_task(ring, volume, task);
@@ -444,7 +483,7 @@ impl FuseServer {
         }
         let started = match (task, &mut node.device) {
             (Task::Attach, _) => loopdev::keep_through(file, &[root], DEVICE, node.last)
-                .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size))),
+                .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size, node.changes))),
             (Task::Resize, Some(Device { device, .. })) => {
                 let device = *device;
                 in_background(&[root], move || device.refresh_size(&file))
@@ -474,7 +513,10 @@ impl FuseServer {
             (_, None) => return,
         };
         match started {
-            Ok(work) => node.work = Some(work),
+            Ok(work) => {
+                node.work = Some(work);
+                node.tell(self.keeping.facts());
+            }
             Err(e) => {
                 log("error", &format!("the block device of volume {volume}: {e}"));
                 node.problem = Some(e.to_string());
@@ -484,9 +526,15 @@ impl FuseServer {
 
     /// A helper thread has done its work. `Some` says what went wrong.
     pub(crate) fn on_work(&mut self, volume: VolumeNr) -> Option<String> {
+        let problem = self.after_work(volume);
+        self.say(volume);
+        problem
+    }
+
+    fn after_work(&mut self, volume: VolumeNr) -> Option<String> {
         let node = self.volumes.get_mut(&volume)?;
         let ended = match node.work.take()? {
-            Work::Attach(mut work, size) => match work.take()? {
+            Work::Attach(mut work, size, _) => match work.take()? {
                 Ok(kept) => return self.attached(volume, kept, size).err().map(|e| e.to_string()),
                 Err(e) => Err(e),
             },
@@ -525,7 +573,8 @@ impl FuseServer {
             }
             Work::Detach(mut work) => {
                 self.session.set_door(u32::from(volume.0), None);
-                work.take()?
+                let note = self.links.loop_note(&self.resource, u32::from(volume.0));
+                work.take()?.and_then(|()| leftover::forget(&note?))
             }
         };
         if let Err(e) = ended {
@@ -541,6 +590,9 @@ impl FuseServer {
         let Some(name) = self.session.file(u32::from(volume.0)) else { return Ok(()) };
         let Some(node) = self.volumes.get_mut(&volume) else { return Ok(()) };
         let same = node.last == Some(device);
+        // Before anybody is kept from writing to it, which outlives it.
+        let note = || leftover::note(&self.links.loop_note(&self.resource, u32::from(volume.0))?, device);
+        let noted = if same { Ok(()) } else { note() };
         // Whoever had the number before may have left something else there.
         kept.set_read_only(node.read_only)?;
         node.last = Some(device);
@@ -559,7 +611,7 @@ impl FuseServer {
         // If the keeper has just ended, its successor is given all devices.
         let shared = self.share(volume).map_err(|e| io::Error::new(e.kind(), format!("the keeper: {e}")));
         let linked = if same { Ok(()) } else { self.link(volume, primary) };
-        linked.map_err(|e| io::Error::new(e.kind(), format!("its names: {e}"))).and(shared)
+        linked.map_err(|e| io::Error::new(e.kind(), format!("its names: {e}"))).and(noted).and(shared)
     }
 
     /// The device's names lead to its door, if they are to be `taken` also those of another node.

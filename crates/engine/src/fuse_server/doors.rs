@@ -237,6 +237,11 @@ impl FuseServer {
         self.doors = Doors::default();
     }
 
+    /// Those who wait ask once more.
+    pub(super) fn forget_openings(&mut self) {
+        self.doors.openings.clear();
+    }
+
     fn open(&mut self, ring: &mut Ring<Token>, opening: Opening) {
         self.out.clear();
         self.session.let_in(&opening.knock, &mut self.out);

@@ -7,7 +7,7 @@
 //! resource's descriptors touches the files or the devices.
 
 use super::devices::{Device, Hold, Node};
-use super::ledger::{Ledger, REQUESTS};
+use super::keeping::{Keeping, Left};
 use super::{FuseServer, Mounted, Stage, VolumeNr};
 use crate::buffers::BufId;
 use crate::buffers::Pool;
@@ -19,8 +19,10 @@ use crate::sys;
 use crate::token::Token;
 use config::LocalResource;
 use frontends::device_link::DeviceLinks;
+use frontends::fuse::facts::Facts;
+use frontends::fuse::ledger::Ledger;
 use frontends::fuse::{self, Door, Event, WRITE_HEADER};
-use frontends::keeper::{Keeper, Kind, Place};
+use frontends::keeper::{Keeper, Kind, Place, REQUESTS};
 use frontends::loopdev::{self, LoopDevice};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -34,8 +36,7 @@ pub(crate) struct Inherited {
     root: OwnedFd,
     /// Devices that were held, and the names of all.
     devices: Vec<(VolumeNr, OwnedFd)>,
-    /// What it has read and not answered, if the kernel does not hand it out again.
-    requests: Option<OwnedFd>,
+    left: Left,
     tags: Vec<(VolumeNr, OwnedFd)>,
     /// Those that must not be written to.
     read_only: Vec<VolumeNr>,
@@ -64,7 +65,8 @@ impl Inherited {
             let at = left.iter().position(|(other, _)| *other == place)?;
             Some(left.swap_remove(at).1)
         };
-        let (connection, root, requests) = (take(connection()), take(ROOT), take(REQUESTS));
+        let (connection, root) = (take(connection()), take(ROOT));
+        let left_over = Left::from(&mut take);
         let (connection, root) = (connection?, root?);
         let (mut devices, mut tags) = (Vec::new(), Vec::new());
         let primary = left.iter().any(|(place, _)| matches!(*place, PRIMARY | PROMOTED));
@@ -78,7 +80,7 @@ impl Inherited {
                 _ => left.push((place, descriptor)),
             }
         }
-        Some(Inherited { connection, root, devices, requests, tags, read_only: forbidden, primary })
+        Some(Inherited { connection, root, devices, left: left_over, tags, read_only: forbidden, primary })
     }
 }
 
@@ -100,26 +102,23 @@ impl FuseServer {
         inherited: Inherited,
         keeper: &Keeper,
     ) -> io::Result<FuseServer> {
-        let Inherited { connection, root, devices, requests, tags, read_only, primary } = inherited;
+        let Inherited { connection, root, devices, left, tags, read_only, primary } = inherited;
         let fd: Fd = Rc::new(connection);
         let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
         let mounted = Mounted(links.doors(&local.name)?);
         let mut server = FuseServer::on(pool, local, links, fd, root);
         server.mounted = Some(mounted);
-        server.keeper = Some(keeper.clone());
         server.stage = Stage::Waiting;
         // A connection is kept only if nothing that is unanswered gets lost with a process.
-        server.session = server.session.inherited(requests.is_none());
-        if let Some(requests) = requests {
-            let (ledger, unanswered) = Ledger::inherit(requests)?;
-            (server.ledger, server.unread) = (Some(ledger), unanswered.into());
-        }
+        server.session = server.session.inherited(left.comes_again());
+        server.keeping = Keeping::inherited(keeper.clone(), left);
         let known = |volume: VolumeNr| local.volumes.iter().any(|v| v.nr == volume);
         for (volume, tag) in tags.into_iter().filter(|(volume, _)| known(*volume)) {
             let device = LoopDevice::of_descriptor(tag.as_fd())?;
             // The last process may have written what was not flushed.
             let forbidden = read_only.contains(&volume);
-            let mut node = Node { last: Some(device), changes: 1, ..Node::default() };
+            let place = server.volumes.get(&volume).map_or(0, |node| node.place);
+            let mut node = Node { last: Some(device), changes: 1, place, ..Node::default() };
             (node.read_only, node.noted) = (forbidden, forbidden);
             let name = server.session.file(u32::from(volume.0)).unwrap_or_default();
             if device.stands_on(&name) {
@@ -152,21 +151,21 @@ impl FuseServer {
     /// # Errors
     /// If there is no keeper.
     pub(crate) fn keep_with(&mut self, keeper: Keeper, role: Option<Place>) -> io::Result<()> {
-        self.keeper = Some(keeper.clone());
-        self.note_role(role).inspect_err(|_| self.keeper = None)?;
+        self.keeping.set_keeper(Some(keeper.clone()));
+        self.note_role(role).and_then(|()| self.say_all()).inspect_err(|_| self.keeping.set_keeper(None))?;
         self.volumes.values_mut().for_each(|node| node.noted = false);
         let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
         volumes.iter().for_each(|volume| self.note_read_only(*volume));
         let kept = keeper.put(ROOT, self.root.as_fd()).and_then(|()| keeper.put(connection(), self.fd.as_fd()));
-        let requests = self.ledger.as_ref().map(Ledger::descriptor);
+        let requests = self.ledger.as_ref().map(Ledger::descriptor).or(self.keeping.requests());
         let kept = kept.and_then(|()| requests.map_or(Ok(()), |descriptor| keeper.put(REQUESTS, descriptor)));
         let kept = kept.and_then(|()| volumes.iter().try_for_each(|volume| self.share(*volume)));
-        kept.inspect_err(|_| self.keeper = None)
+        kept.inspect_err(|_| self.keeping.set_keeper(None))
     }
 
     /// Does a process that is killed lose no request?
     pub(crate) fn can_be_kept(&self) -> bool {
-        (self.session.can_resend() || self.ledger.is_some()) && !self.session.has_slots()
+        (self.session.can_resend() || self.ledger.is_some() || self.keeping.has_left()) && !self.session.has_slots()
     }
 
     /// Keeps unanswered requests by itself if the kernel does not hand them out again.
@@ -264,7 +263,7 @@ impl FuseServer {
 
     /// Does somebody hold the devices for the next process?
     pub(crate) fn is_kept(&self) -> bool {
-        self.keeper.is_some()
+        self.keeping.keeper().is_some()
     }
 
     /// Do applications wait for requests that another process was given?
@@ -281,6 +280,7 @@ impl FuseServer {
     /// # Errors
     /// If the kernel does not hand them out: they would wait for ever.
     pub(crate) fn go_on(&mut self, ring: &mut Ring<Token>) -> io::Result<()> {
+        self.take_from_keeper()?;
         if self.ledger.is_none() {
             let written = sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]);
             if written < 0 {
@@ -288,8 +288,45 @@ impl FuseServer {
             }
         }
         self.stage = Stage::Serving;
+        // The keeper has been told of the last close, if there was one since.
+        let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
+        volumes.into_iter().for_each(|volume| self.released(volume));
         self.arm(ring);
         Ok(())
+    }
+
+    /// From here on this process reads the connection, and the keeper does not.
+    fn take_from_keeper(&mut self) -> io::Result<()> {
+        if let Some(requests) = self.keeping.take()? {
+            let (mut ledger, mut unanswered) = (Ledger::inherit(requests)?, Vec::new());
+            ledger.unanswered(&mut unanswered)?;
+            (self.ledger, self.unread) = (Some(ledger), unanswered.into());
+        }
+        // A keeper that cannot be told is followed by another one, which is.
+        if let Err(e) = self.say_all() {
+            log("warning", &format!("the keeper: {e}"));
+        }
+        Ok(())
+    }
+
+    /// Says what the keeper answers with when this process is gone.
+    fn say_all(&mut self) -> io::Result<()> {
+        let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
+        let (owner, secret, ledger) = (sys::user_and_group(), self.links.secret(&self.resource), self.ledger.is_some());
+        self.keeping.say(|| {
+            let numbers: Vec<u32> = volumes.iter().map(|volume| u32::from(volume.0)).collect();
+            Facts::new(&numbers, owner, &secret, ledger)
+        })?;
+        volumes.into_iter().for_each(|volume| self.say(volume));
+        Ok(())
+    }
+
+    /// The same of one volume, which has changed.
+    pub(super) fn say(&self, volume: VolumeNr) {
+        let (Some(facts), Some(node)) = (self.keeping.facts(), self.volumes.get(&volume)) else { return };
+        facts.set_size(node.place, node.size);
+        facts.set_door(node.place, self.session.door(u32::from(volume.0)));
+        node.tell(Some(facts));
     }
 
     /// Tells the next process what this one is.
@@ -297,7 +334,7 @@ impl FuseServer {
     /// # Errors
     /// If there is no keeper.
     pub(crate) fn note_role(&self, primary: Option<Place>) -> io::Result<()> {
-        let Some(keeper) = &self.keeper else { return Ok(()) };
+        let Some(keeper) = self.keeping.keeper() else { return Ok(()) };
         // First what is true: whoever comes in between finds a Primary, and not a Secondary whose users wait.
         primary.map_or(Ok(()), |place| keeper.put(place, self.root.as_fd()))?;
         [PRIMARY, PROMOTED]
@@ -308,7 +345,7 @@ impl FuseServer {
 
     /// Tells the next process whether the volume's device must not be written to.
     pub(super) fn note_read_only(&mut self, volume: VolumeNr) {
-        let (Some(keeper), Some(node)) = (&self.keeper, self.volumes.get_mut(&volume)) else { return };
+        let (Some(keeper), Some(node)) = (self.keeping.keeper(), self.volumes.get_mut(&volume)) else { return };
         if node.noted != node.read_only {
             let place = read_only(volume);
             let told = if node.read_only { keeper.put(place, self.root.as_fd()) } else { keeper.release(place) };
@@ -330,7 +367,7 @@ impl FuseServer {
                 kept.abandon();
             }
         }
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.keeping.keeper() {
             // Without them the next one waits for all peers, or finds out from the metadata.
             let _ = notes.iter().try_for_each(|note| keeper.put(*note, self.root.as_fd()));
         }
@@ -338,7 +375,7 @@ impl FuseServer {
 
     /// Gives the volume's device to the keeper, if there are both: its name, and itself while it is held.
     pub(super) fn share(&self, volume: VolumeNr) -> io::Result<()> {
-        let Some(keeper) = &self.keeper else { return Ok(()) };
+        let Some(keeper) = self.keeping.keeper() else { return Ok(()) };
         let Some(device) = self.volumes.get(&volume).and_then(|node| node.device.as_ref()) else { return Ok(()) };
         let tag = Place { kind: Kind::Tag, number: u32::from(volume.0) };
         keeper.put(tag, device.device.name_tag()?.as_fd())?;

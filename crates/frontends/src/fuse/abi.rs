@@ -145,7 +145,7 @@ impl<'a> Message<'a> {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(*bytes[at..].first_chunk().expect("inside a header of fixed size"))
 }
 
@@ -248,13 +248,25 @@ impl Attr {
     }
 }
 
-/// One `struct fuse_dirent`, padded; nothing if it does not fit in `room` bytes.
-pub(super) fn dirent(node: u64, next: u64, kind: u8, name: &[u8], room: usize) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    Body(&mut bytes).u64(&[node, next]).u32(&[name.len() as u32, u32::from(kind)]);
-    bytes.extend_from_slice(name);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    (bytes.len() <= room).then_some(bytes)
+/// One `struct fuse_dirent`, padded. False: it does not fit in `room` bytes, and nothing is added.
+pub(super) fn emit_entry_of_directory(body: &mut Body<'_>, entry: &DirectoryEntry<'_>, room: usize) -> bool {
+    const HEADER: usize = 24;
+    let len = (HEADER + entry.name.len()).next_multiple_of(8);
+    if len > room {
+        return false;
+    }
+    body.u64(&[entry.node, entry.next]).u32(&[entry.name.len() as u32, u32::from(entry.kind)]);
+    body.0.extend_from_slice(entry.name);
+    body.0.resize(body.0.len() + len - HEADER - entry.name.len(), 0);
+    true
+}
+
+pub(super) struct DirectoryEntry<'a> {
+    pub(super) node: u64,
+    /// Where the next one is found.
+    pub(super) next: u64,
+    pub(super) kind: u8,
+    pub(super) name: &'a [u8],
 }
 
 /// What a request of the block layer became here: `fallocate` modes.

@@ -5,6 +5,7 @@
 //! it is not in the question; it stands in `/proc/TID/syscall` of the thread that asks ([`Caller::intent`]).
 
 use super::abi::{Attr, ROOT};
+use crate::sys;
 use std::io;
 
 /// Doors' nodes have numbers from here on, so that a device's number can be part of them: the kernel takes the device
@@ -78,6 +79,8 @@ pub struct Call(String);
 
 /// `io_uring_enter`, which has this number everywhere.
 const IO_URING_ENTER: &str = "426 ";
+/// Room for what the kernel says of a call: nine numbers.
+const SYSCALL: usize = 256;
 /// The call of a thread that is in none.
 const WORKER: &str = "-1";
 
@@ -108,17 +111,34 @@ impl Caller {
     /// # Errors
     /// If it is gone, or is not to be seen from here.
     pub fn call(self) -> io::Result<Option<Call>> {
-        let text = std::fs::read_to_string(format!("/proc/{}/syscall", self.0))?;
-        let text = text.trim_end();
+        let mut room = [0; SYSCALL];
+        Ok(self.call_as_text(&mut room)?.map(Call::from))
+    }
+
+    /// The same, without allocating.
+    fn call_as_text(self, room: &mut [u8; SYSCALL]) -> io::Result<Option<&str>> {
+        let text = sys::read_proc(self.0, "syscall", room)?.trim_end();
         // Where the kernel has given its thread the registers of whom it works for (Linux 6.1).
         let text = if text.starts_with(IO_URING_ENTER) && self.works_for_another() { WORKER } else { text };
-        Ok((text != "running").then(|| Call(text.to_owned())))
+        Ok((text != "running").then_some(text))
+    }
+
+    /// What it is about to do, without allocating. `None`: not to be told yet. What is not to be told at all opens the
+    /// door.
+    pub(super) fn glance(self) -> Option<Intent> {
+        const UNKNOWN: Intent = Intent::Write { nonblocking: false };
+        match self.call_as_text(&mut [0; SYSCALL]) {
+            Ok(text) => text.map(|text| intent(text, |_| None)),
+            // Who is gone waits for no answer, and looks the same as who is not to be seen.
+            Err(_) => Some(UNKNOWN),
+        }
     }
 
     /// Is it a thread of the kernel that works for somebody's io_uring?
     fn works_for_another(self) -> bool {
         const PF_IO_WORKER: u64 = 0x10;
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        let mut room = [0; 512];
+        let text = sys::read_proc(self.0, "stat", &mut room).unwrap_or_default();
         let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & PF_IO_WORKER != 0)
     }
@@ -139,13 +159,14 @@ impl Caller {
             std::os::unix::fs::FileExt::read_exact_at(&memory, &mut flags, at).ok()?;
             Some(u64::from_ne_bytes(flags))
         };
-        intent(call, how)
+        intent(&call.0, how)
     }
 
     /// Is it about to die?
     pub fn is_killed(self) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
+        let mut room = [0; 4096];
+        let status = sys::read_proc(self.0, "status", &mut room).unwrap_or_default();
         let pending = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
         pending.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & KILL != 0)
     }
@@ -168,21 +189,24 @@ impl Call {
     pub fn is_opaque(&self) -> bool {
         self.0.starts_with('-')
     }
+}
 
-    /// Number, arguments and stack pointer.
-    fn numbers(&self) -> Option<(i64, [u64; 6], u64)> {
-        let mut words = self.0.split(' ');
-        let number = words.next()?.parse().ok()?;
-        let rest: Vec<u64> = words.map_while(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()).collect();
-        let (arguments, after) = rest.split_first_chunk::<6>()?;
-        Some((number, *arguments, *after.first()?))
+/// Number, arguments and stack pointer.
+fn numbers(call: &str) -> Option<(i64, [u64; 6], u64)> {
+    let mut words = call.split(' ');
+    let number = words.next()?.parse().ok()?;
+    let mut rest = words.map_while(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        *argument = rest.next()?;
     }
+    Some((number, arguments, rest.next()?))
 }
 
 /// `how` reads 8 bytes of the caller's memory, the flags of `openat2`.
-fn intent(call: &Call, how: impl Fn(u64) -> Option<u64>) -> Intent {
+fn intent(call: &str, how: impl Fn(u64) -> Option<u64>) -> Intent {
     const UNKNOWN: Intent = Intent::Write { nonblocking: false };
-    let Some((number, a, stack)) = call.numbers() else { return UNKNOWN };
+    let Some((number, a, stack)) = numbers(call) else { return UNKNOWN };
     let flagged = |flags: Option<u64>| flags.map_or(UNKNOWN, opening);
     match kind(number, &a, stack) {
         Kind::Look => Intent::Look,
@@ -371,7 +395,7 @@ mod tests {
 
     fn judged(number: i64, arguments: [u64; 6], stack: &str) -> Intent {
         let arguments: Vec<String> = arguments.iter().map(|a| format!("{a:#x}")).collect();
-        intent(&Call(format!("{number} {} {stack}", arguments.join(" "))), |at| (at == 0x5000).then_some(at - 0x5000))
+        intent(&format!("{number} {} {stack}", arguments.join(" ")), |at| (at == 0x5000).then_some(at - 0x5000))
     }
 
     const READ: Intent = Intent::Read { nonblocking: false };
@@ -405,7 +429,7 @@ mod tests {
         }
         // A thread of the kernel, and what nobody understands.
         for text in ["-1 0x0 0x0", "", "nonsense", "257 0x1"] {
-            assert_eq!(intent(&Call(text.to_owned()), |_| None), WRITE, "{text}");
+            assert_eq!(intent(text, |_| None), WRITE, "{text}");
         }
         assert!(Call("-1 0x0 0x0".into()).is_opaque() && !Call(format!("257 {STACK}")).is_opaque());
     }
@@ -441,12 +465,12 @@ mod tests {
         let call = loop {
             match caller.call() {
                 // Who may not look at other threads in general may look at those of its own process.
-                Ok(Some(call)) if call.numbers().is_some_and(|(number, ..)| number == libc::SYS_read) => break call,
+                Ok(Some(call)) if numbers(&call.0).is_some_and(|(number, ..)| number == libc::SYS_read) => break call,
                 Ok(_) => std::thread::yield_now(),
                 Err(e) => panic!("{e}"),
             }
         };
-        assert_eq!(call.numbers().unwrap().1[2], 1);
+        assert_eq!(numbers(&call.0).unwrap().1[2], 1);
         // It does not run while it waits.
         let ran = caller.ran();
         assert!(ran.is_none_or(|ran| ran.turns > 0) && caller.ran() == ran);

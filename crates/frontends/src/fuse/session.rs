@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::abi::*;
+use super::absent::{emit_statfs, root_attr};
 use super::door::{Caller, Door, Knock, Question, door_node, door_of};
 use super::{PAYLOAD_MAX, SLOT_PAYLOAD_MAX, WRITE_HEADER};
 use crate::{Errno, Export, Kind, Request};
 
 /// Requests that the kernel may have in flight in the background: direct I/O of a loop device is such.
 const MAX_BACKGROUND: u16 = 512;
-const NAME_MAX: u32 = 255;
+pub(super) const NAME_MAX: u32 = 255;
 
 /// What [`Session::parse`] made of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,7 +252,7 @@ impl Session {
             opcode::OPENDIR if message.node == ROOT => drop(body.u64(&[0]).u32(&[0, 0])),
             opcode::OPENDIR => return Err(Errno::from_raw(libc::ENOTDIR)),
             opcode::READDIR => self.read_directory(message, &mut body)?,
-            opcode::STATFS => self.statfs(&mut body),
+            opcode::STATFS => emit_statfs(self.exports.iter().map(|export| export.size), &mut body),
             opcode::READ => return self.read(message),
             opcode::WRITE => return self.write(message),
             opcode::FSYNC => return self.flush(message),
@@ -352,18 +353,13 @@ impl Session {
     /// The name of an export's file.
     fn file_name(&self, export: &Export) -> String {
         match &self.doors {
-            Some(doors) => format!(".{}-{}", last_part(export), doors.secret),
+            Some(doors) => file_name(last_part(export), &doors.secret),
             None => last_part(export).to_owned(),
         }
     }
 
     fn attributes(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
-        let attr = if message.node == ROOT {
-            let mode = libc::S_IFDIR | 0o755;
-            Attr { node: ROOT, size: 0, mode, links: 2, owner: self.owner, block: 4096, device: 0 }
-        } else {
-            self.attr(self.index(message)?)
-        };
+        let attr = if message.node == ROOT { root_attr(self.owner) } else { self.attr(self.index(message)?) };
         emit_attributes(&attr, body);
         Ok(())
     }
@@ -411,17 +407,12 @@ impl Session {
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         for (next, (node, kind, name)) in (1..).zip(entries).skip(skip) {
             let room = size.min(self.payload_max()).saturating_sub(body.0.len() - start);
-            let Some(entry) = dirent(node, next, kind, name.as_bytes(), room) else { break };
-            body.0.extend_from_slice(&entry);
+            let entry = DirectoryEntry { node, next, kind, name: name.as_bytes() };
+            if !emit_entry_of_directory(body, &entry, room) {
+                break;
+            }
         }
         Ok(())
-    }
-
-    fn statfs(&self, body: &mut Body<'_>) {
-        const BLOCK: u32 = 4096;
-        let blocks = self.exports.iter().map(|export| export.size / u64::from(BLOCK)).sum();
-        body.u64(&[blocks, 0, 0, self.exports.len() as u64, 0]);
-        body.u32(&[BLOCK, NAME_MAX, BLOCK, 0]).u32(&[0; 6]);
     }
 
     fn read(&self, message: &Message<'_>) -> Result<Answer, Errno> {
@@ -473,18 +464,23 @@ impl Session {
     }
 }
 
+/// What the file behind the door to `volume` is called, if there are doors.
+pub fn file_name(volume: impl std::fmt::Display, secret: &str) -> String {
+    format!(".{volume}-{secret}")
+}
+
 fn without_payload(export: &Export, request: Request) -> Answer {
     Answer::Data { volume: export.id, request, payload: 0..0 }
 }
 
-fn emit_entry(attr: &Attr, body: &mut Body<'_>) {
+pub(super) fn emit_entry(attr: &Attr, body: &mut Body<'_>) {
     const GENERATION: u64 = 0;
     // Valid for no time at all: sizes and roles change, and who opens a door is to ask.
     body.u64(&[attr.node, GENERATION, 0, 0]).u32(&[0, 0]);
     attr.emit(body);
 }
 
-fn emit_attributes(attr: &Attr, body: &mut Body<'_>) {
+pub(super) fn emit_attributes(attr: &Attr, body: &mut Body<'_>) {
     body.u64(&[0]).u32(&[0, 0]);
     attr.emit(body);
 }

@@ -23,6 +23,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/frontends/src/fuse/mount.rs",
     "crates/frontends/src/loopdev.rs",
     "crates/frontends/src/loopdev/holder.rs",
+    "crates/frontends/src/shared.rs",
     "crates/frontends/src/sys.rs",
     "crates/units/tests/counting/allocations.rs",
     "crates/urbd/src/verbs/background.rs",

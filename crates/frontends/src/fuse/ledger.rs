@@ -1,6 +1,8 @@
 //! Where the kernel cannot hand out requests again (before Linux 6.9): what was read and not answered lies in memory
 //! that the keeper holds, and the next process answers it under the kernel's old numbers.
 //!
+//! While there is no process the keeper goes on with it: it answers what it can, and leaves the rest there.
+//!
 //! A message is read straight into that memory, which is present and locked: a process that is killed has all of it
 //! there, or the kernel still has it. It stays there until it is answered. A process that dies between an answer and
 //! the end of its entry leaves a request that is carried out twice, before anything newer is read; its second answer is
@@ -9,20 +11,16 @@
 //! Layout: [`ENTRIES`] entries of [`ENTRY`] bytes (the message's first [`WRITE_HEADER`] bytes, then where the rest is),
 //! the first of which names the layout; then the rest of the messages, in pieces of [`PIECE`] bytes.
 
-use crate::memory::Shared;
+use super::{PAYLOAD_MAX, WRITE_HEADER};
+use crate::shared::Shared;
 use crate::sys;
-use frontends::fuse::{PAYLOAD_MAX, WRITE_HEADER};
-use frontends::keeper::{Kind, Place};
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Where the keeper has it.
-pub(crate) const REQUESTS: Place = Place { kind: Kind::Note, number: 16 };
-
-const ENTRIES: usize = 1024;
+pub(super) const ENTRIES: usize = 1024;
 const ENTRY: usize = 128;
 const PIECE: usize = 512;
 /// Room for payloads: what is under way, and one more of any length.
@@ -31,7 +29,8 @@ const AREA: usize = ENTRIES * ENTRY;
 const LAYOUT: &[u8] = b"urbd requests 1\n";
 
 /// The requests that were read and not answered.
-pub(super) struct Ledger {
+#[derive(Debug)]
+pub struct Ledger {
     memory: Shared,
     /// What each entry takes of the area.
     taken: Vec<Option<Range<usize>>>,
@@ -45,7 +44,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// An empty one.
-    pub(super) fn new() -> io::Result<Ledger> {
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new() -> io::Result<Ledger> {
         let mut memory = Shared::create(AREA + ROOM)?;
         memory.bytes_mut(0..LAYOUT.len()).copy_from_slice(LAYOUT);
         Ok(Ledger::over(memory))
@@ -62,45 +64,69 @@ impl Ledger {
         }
     }
 
-    /// What another process has left, and the entries that it has not answered.
+    /// What another process has left; [`Ledger::unanswered`] says what is in there.
     ///
     /// # Errors
-    /// If it is not what it should be: another version's, perhaps.
-    pub(super) fn inherit(left: OwnedFd) -> io::Result<(Ledger, Vec<usize>)> {
-        let wrong =
-            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the requests that it left: {what}"));
-        let mut ledger = Ledger::over(Shared::map(left, AREA + ROOM)?);
+    /// If it is another version's.
+    pub fn inherit(left: OwnedFd) -> io::Result<Ledger> {
+        let ledger = Ledger::over(Shared::map(left, AREA + ROOM)?);
         if ledger.memory.bytes(0..LAYOUT.len()) != LAYOUT {
             return Err(wrong("another version's"));
         }
-        let mut unanswered = Vec::new();
-        for entry in 1..ENTRIES {
-            let whole = ledger.u32(entry, 0) as usize;
+        Ok(ledger)
+    }
+
+    /// Looks what is there: the entries without an answer are put into `found`. To be called before anything is read,
+    /// by who goes on with what another process has left.
+    ///
+    /// # Errors
+    /// If it is not what it should be.
+    pub fn unanswered(&mut self, found: &mut Vec<usize>) -> io::Result<()> {
+        self.taken.fill(None);
+        self.ranges.clear();
+        self.free.clear();
+        self.by_tag.clear();
+        self.reading = None;
+        found.clear();
+        for entry in (1..ENTRIES).rev() {
+            let whole = self.u32(entry, 0) as usize;
             if whole == 0 {
+                self.free.push(entry);
                 continue;
             }
-            let start = ledger.u32(entry, WRITE_HEADER) as usize;
+            let start = self.u32(entry, WRITE_HEADER) as usize;
             let range = start..start + whole.saturating_sub(WRITE_HEADER).next_multiple_of(PIECE);
             let fits = whole <= WRITE_HEADER + PAYLOAD_MAX && range.end <= ROOM;
             // Who takes no room may have been read where there is another one's by now.
             let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-            if !fits || !range.is_empty() && ledger.ranges.iter().any(overlaps) {
+            if !fits || !range.is_empty() && self.ranges.iter().any(overlaps) {
                 return Err(wrong("damaged"));
             }
-            ledger.take(entry, range);
-            unanswered.push(entry);
+            self.take(entry, range);
+            found.push(entry);
         }
-        ledger.free.retain(|entry| !unanswered.contains(entry));
-        Ok((ledger, unanswered))
+        found.reverse();
+        Ok(())
+    }
+
+    /// Is it in the memory that this descriptor stands for?
+    #[must_use]
+    pub fn is(&self, fd: BorrowedFd<'_>) -> bool {
+        self.memory.is(fd)
+    }
+
+    /// Leaves it to others.
+    pub fn unmap(self) {
+        self.memory.unmap();
     }
 
     /// For the keeper.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.memory.descriptor()
     }
 
     /// Reads a message, if there is room for any: its entry, or what the kernel says.
-    pub(super) fn read(&mut self, fd: RawFd) -> Option<Result<usize, i32>> {
+    pub fn read(&mut self, fd: RawFd) -> Option<Result<usize, i32>> {
         let entry = self.prepare()?;
         let start = self.u32(entry, WRITE_HEADER) as usize;
         let at = entry * ENTRY;
@@ -116,12 +142,12 @@ impl Ledger {
     }
 
     /// Is there room for one more message?
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.reading.is_none() && (self.free.is_empty() || self.gap().is_none())
     }
 
     /// A message's first bytes, and the rest of it.
-    pub(super) fn message(&self, entry: usize) -> (&[u8; WRITE_HEADER], &[u8]) {
+    pub fn message(&self, entry: usize) -> (&[u8; WRITE_HEADER], &[u8]) {
         let at = entry * ENTRY;
         let header = self.memory.bytes(at..at + WRITE_HEADER).first_chunk().expect("as long as that");
         let rest = (self.u32(entry, 0) as usize).saturating_sub(WRITE_HEADER).min(PAYLOAD_MAX);
@@ -130,19 +156,19 @@ impl Ledger {
     }
 
     /// The kernel knows the request in this entry as `tag`.
-    pub(super) fn name(&mut self, entry: usize, tag: u64) {
+    pub fn name(&mut self, entry: usize, tag: u64) {
         self.by_tag.insert(tag, entry);
     }
 
     /// The request was answered.
-    pub(super) fn answered(&mut self, tag: u64) {
+    pub fn answered(&mut self, tag: u64) {
         if let Some(entry) = self.by_tag.remove(&tag) {
             self.forget(entry);
         }
     }
 
     /// Nothing is to be answered.
-    pub(super) fn forget(&mut self, entry: usize) {
+    pub fn forget(&mut self, entry: usize) {
         self.clear(entry);
         if let Some(range) = self.taken[entry].take().filter(|range| !range.is_empty()) {
             self.ranges.retain(|other| *other != range);
@@ -197,6 +223,10 @@ impl Ledger {
     }
 }
 
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the requests that it left: {what}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,6 +240,12 @@ mod tests {
         bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
         bytes[8..16].copy_from_slice(&tag.to_ne_bytes());
         bytes
+    }
+
+    fn inherit(left: OwnedFd) -> io::Result<(Ledger, Vec<usize>)> {
+        let (mut ledger, mut found) = (Ledger::inherit(left)?, Vec::new());
+        ledger.unanswered(&mut found)?;
+        Ok((ledger, found))
     }
 
     fn read(ledger: &mut Ledger, message: &[u8]) -> usize {
@@ -236,7 +272,7 @@ mod tests {
         drop(nobody);
         let left = ledger.descriptor().as_fd().try_clone_to_owned().unwrap();
         drop(ledger);
-        let (mut next, unanswered) = Ledger::inherit(left).unwrap();
+        let (mut next, unanswered) = inherit(left).unwrap();
         let mut found: Vec<Vec<u8>> = unanswered
             .iter()
             .map(|entry| {
@@ -252,7 +288,7 @@ mod tests {
         assert_eq!(found, want);
         unanswered.into_iter().for_each(|entry| next.forget(entry));
         let again = next.descriptor().as_fd().try_clone_to_owned().unwrap();
-        assert!(Ledger::inherit(again).unwrap().1.is_empty());
+        assert!(inherit(again).unwrap().1.is_empty());
     }
 
     #[test]
@@ -264,7 +300,7 @@ mod tests {
         ledger.forget(before);
         let large = read(&mut ledger, &message(WRITE_HEADER + 200_000, 3));
         let left = ledger.descriptor().as_fd().try_clone_to_owned().unwrap();
-        let mut unanswered = Ledger::inherit(left).unwrap().1;
+        let mut unanswered = inherit(left).unwrap().1;
         unanswered.sort_unstable();
         let mut want = [small, large];
         want.sort_unstable();
@@ -296,12 +332,12 @@ mod tests {
     #[test]
     fn what_is_none_is_refused() {
         let other = Shared::create(AREA + ROOM).unwrap().descriptor().try_clone_to_owned().unwrap();
-        assert!(Ledger::inherit(other).is_err_and(|e| e.to_string().contains("another version")));
+        assert!(inherit(other).is_err_and(|e| e.to_string().contains("another version")));
         let short = tempfile::tempfile().unwrap();
-        assert!(Ledger::inherit(short.into()).is_err());
+        assert!(inherit(short.into()).is_err());
         let mut damaged = Ledger::new().unwrap();
         damaged.memory.bytes_mut(ENTRY..ENTRY + 4).copy_from_slice(&u32::MAX.to_ne_bytes());
         let left = damaged.descriptor().try_clone_to_owned().unwrap();
-        assert!(Ledger::inherit(left).is_err_and(|e| e.to_string().contains("damaged")));
+        assert!(inherit(left).is_err_and(|e| e.to_string().contains("damaged")));
     }
 }

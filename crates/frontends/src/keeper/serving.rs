@@ -1,0 +1,175 @@
+//! The keeper's process.
+
+use super::answering::Answering;
+use super::{FACTS, Heard, Kind, PATIENCE, Place, Word, hear, message};
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often a keeper that nobody speaks to looks whether anybody still could.
+const IDLE: Duration = Duration::from_secs(30);
+/// Those who watch whose end is noticed at once.
+const WATCHERS: usize = 8;
+
+/// Is the keeper's process: takes orders until it is told to end. What it holds is then closed, and the socket removed.
+/// If somebody else removes the socket it ends, too, as soon as nobody watches it: it can never be asked again.
+///
+/// # Errors
+/// If nothing can be accepted any more.
+pub fn serve(listener: &UnixListener) -> io::Result<()> {
+    let own = identity(listener);
+    let mut serving = Serving {
+        // Whoever is killed closes in the order of the numbers: the connection has to go before the devices, whose
+        // last close waits for it.
+        first: Some(std::fs::File::open("/dev/null")?.into()),
+        held: Vec::with_capacity(64),
+        watchers: Vec::with_capacity(2 * WATCHERS),
+        answering: Answering::default(),
+    };
+    let mut looked = Instant::now();
+    loop {
+        let ready = serving.wait(listener.as_raw_fd());
+        serving.forget_watchers();
+        serving.answering.go_on(&serving.held);
+        if !ready {
+            if serving.watchers.is_empty() && looked.elapsed() >= IDLE {
+                looked = Instant::now();
+                if identity(listener) != own {
+                    return Ok(());
+                }
+            }
+            continue;
+        }
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            // A client that gave up, or no descriptors left: neither is a reason to let go of what is held.
+            Err(e) if transient(&e) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        // Who says nothing, or nonsense, is not answered.
+        match serving.obey(&socket) {
+            Ok(Next::End) => {
+                // A later keeper's socket stays.
+                if let (Some(path), true) = (path_of(listener), identity(listener) == own) {
+                    let _ = std::fs::remove_file(path);
+                }
+                // In the order of their places.
+                serving.held.into_iter().for_each(drop);
+                return Ok(());
+            }
+            Ok(Next::Watch) => serving.watchers.push(socket),
+            Ok(Next::Listen) | Err(_) => {}
+        }
+    }
+}
+
+struct Serving {
+    /// Has a lower number than all that comes later.
+    first: Option<OwnedFd>,
+    held: Vec<(Place, OwnedFd)>,
+    watchers: Vec<UnixStream>,
+    answering: Answering,
+}
+
+enum Next {
+    Listen,
+    Watch,
+    End,
+}
+
+impl Serving {
+    /// Waits for an order, the end of a watcher, or something to answer. Is there an order?
+    fn wait(&self, listener: RawFd) -> bool {
+        let mut fds = [-1; 2 + WATCHERS];
+        fds[0] = listener;
+        fds[1] = self.answering.awaits(&self.held).unwrap_or(-1);
+        for (fd, watcher) in fds[2..].iter_mut().zip(&self.watchers) {
+            *fd = watcher.as_raw_fd();
+        }
+        sys::wait_for_any(&fds, self.answering.look_in().unwrap_or(IDLE))
+    }
+
+    /// If the last one is gone no process is there any more.
+    fn forget_watchers(&mut self) {
+        if !self.watchers.is_empty() {
+            self.watchers.retain(is_open);
+            if self.watchers.is_empty() {
+                self.answering.begin(&self.held);
+            }
+        }
+    }
+
+    fn obey(&mut self, socket: &UnixStream) -> io::Result<Next> {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let Some(Heard { word, place, descriptor, knows }) = hear(socket)? else { return Ok(Next::Listen) };
+        let mut next = Next::Listen;
+        match (word, descriptor) {
+            (Word::Put, Some(descriptor)) => self.put(place, descriptor)?,
+            (Word::Release, None) => self.release(place),
+            (Word::Fetch, None) => {
+                if !knows {
+                    // It reads the connection without saying so, and says nothing of its files.
+                    self.answering.end();
+                    self.release(FACTS);
+                }
+                for (place, descriptor) in &self.held {
+                    sys::send(socket, &message(Word::Item, *place), Some(descriptor.as_fd()))?;
+                }
+            }
+            (Word::Watch, None) => next = Next::Watch,
+            (Word::Take, None) => {
+                self.answering.end();
+                next = Next::Watch;
+            }
+            (Word::End, None) => next = Next::End,
+            _ => return sys::send(socket, &message(Word::Refused, place), None).map(|()| next),
+        }
+        sys::send(socket, &message(Word::Done, place), None).map(|()| next)
+    }
+
+    fn put(&mut self, place: Place, descriptor: OwnedFd) -> io::Result<()> {
+        let descriptor = match self.first.take_if(|_| place.kind == Kind::Connection) {
+            Some(first) => sys::duplicate_onto(descriptor.as_fd(), first)?,
+            None => descriptor,
+        };
+        self.answering.learn(place, descriptor.as_fd());
+        match self.held.binary_search_by_key(&place, |(place, _)| *place) {
+            Ok(at) => self.held[at].1 = descriptor,
+            Err(at) => self.held.insert(at, (place, descriptor)),
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, place: Place) {
+        self.answering.forget(place);
+        self.held.retain(|(other, _)| *other != place);
+    }
+}
+
+fn transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+/// Is the other end there? It never says anything.
+pub(super) fn is_open(socket: &UnixStream) -> bool {
+    !sys::wait_for(socket.as_raw_fd(), Duration::ZERO)
+}
+
+fn path_of(listener: &UnixListener) -> Option<PathBuf> {
+    Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
+}
+
+/// What the socket's path leads to.
+fn identity(listener: &UnixListener) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path_of(listener)?).ok()?;
+    Some((found.dev(), found.ino()))
+}

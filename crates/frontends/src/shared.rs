@@ -1,0 +1,125 @@
+//! Memory that several processes have, one after the other.
+#![allow(unsafe_code)] // It is made and mapped with system calls, and used by address.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::AtomicU64;
+
+/// Memory with a descriptor: who is given that can map it, too, when this process is gone. Present, locked if this
+/// process may lock it, and there for the rest of the process's life, as the kernel may be writing into it.
+#[derive(Debug)]
+pub struct Shared {
+    fd: OwnedFd,
+    base: *mut u8,
+    len: usize,
+}
+
+impl Shared {
+    /// Memory of `len` bytes, all zeroes.
+    ///
+    /// # Errors
+    /// If there is not so much.
+    pub fn create(len: usize) -> io::Result<Shared> {
+        // SAFETY: a C string; the kernel makes a descriptor for us.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"urbd".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            check(fd)?;
+            File::from_raw_fd(fd)
+        };
+        file.set_len(len as u64)?;
+        // A file that becomes shorter would take pages away from under us.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: no memory involved.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+        Shared::map(file.into(), len)
+    }
+
+    /// What another process has made.
+    ///
+    /// # Errors
+    /// If it is of another length, or may become shorter.
+    pub fn map(fd: OwnedFd, len: usize) -> io::Result<Shared> {
+        // SAFETY: no memory involved.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let file = File::from(fd);
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != len as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the memory of a process of this version"));
+        }
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, OwnedFd::from(file));
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the new mapping. Both are hints: without them pages come when they are touched.
+        unsafe {
+            libc::madvise(base, len, libc::MADV_POPULATE_WRITE);
+            libc::mlock(base, len);
+        }
+        Ok(Shared { fd, base: base.cast(), len })
+    }
+
+    /// What another process can be given.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A part of it. Panics if it is not all inside.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside");
+        // SAFETY: inside the mapping, which is undone only by who gives it away. Nobody else writes: one process at a
+        // time does, and the others only hold the descriptor. `&mut self` is needed to write here.
+        unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) }
+    }
+
+    /// A part of it, to write. Panics if it is not all inside.
+    pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside");
+        // SAFETY: as in `bytes`.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(range.start), range.len()) }
+    }
+
+    /// The `n`th of its words, which several threads, and the next process, may use.
+    ///
+    /// Panics if it is not inside. What is reached by [`Shared::bytes_mut`] must be something else.
+    #[must_use]
+    pub fn word(&self, n: usize) -> &AtomicU64 {
+        assert!((n + 1) * size_of::<AtomicU64>() <= self.len, "word {n} is outside");
+        // SAFETY: inside the mapping, which begins with a page and so is aligned.
+        unsafe { &*self.base.cast::<AtomicU64>().add(n) }
+    }
+
+    /// Is it the memory that this descriptor stands for?
+    #[must_use]
+    pub fn is(&self, fd: BorrowedFd<'_>) -> bool {
+        let inode =
+            |fd: BorrowedFd<'_>| File::from(fd.try_clone_to_owned().ok()?).metadata().ok().map(|m| (m.dev(), m.ino()));
+        inode(fd).is_some_and(|other| inode(self.descriptor()) == Some(other))
+    }
+
+    /// Gives the address space back. The memory is there for others as long as they have it.
+    pub fn unmap(self) {
+        // SAFETY: the whole mapping, to which nothing of ours refers any more, as it is moved here.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+
+    /// Two parts of it, to write. Panics if they overlap, or are not all inside.
+    pub fn two_mut(&mut self, first: Range<usize>, second: Range<usize>) -> (&mut [u8], &mut [u8]) {
+        assert!(first.end <= second.start, "{first:?} overlaps {second:?}");
+        let (start, split, len) = (first.start, second.start - first.start, first.len());
+        let (a, b) = self.bytes_mut(start..second.end).split_at_mut(split);
+        (&mut a[..len], b)
+    }
+}
+
+// SAFETY: the mapping belongs to the value, whatever thread has it.
+unsafe impl Send for Shared {}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
