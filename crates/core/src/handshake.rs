@@ -50,9 +50,10 @@ impl Resource {
     }
 
     /// When what waits for the comparison of a volume that the peer does not have goes on without.
-    pub(crate) fn volumes_timer(&self, peer: NodeId) -> Option<Instant> {
-        match self.node.connections[peer].nine() {
-            Some(_) => self.node.connections[peer].volumes_timer9(),
+    #[inline(always)]
+    pub(crate) fn volumes_timer(&self, peer: NodeId, c: &Connection) -> Option<Instant> {
+        match c.nine() {
+            Some(_) => c.volumes_timer9(),
             None if !self.waits_for_comparison() => None,
             None => self
                 .volumes_known_at(peer)

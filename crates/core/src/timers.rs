@@ -61,7 +61,7 @@ impl Resource {
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(peer),
-            OfLink::Volumes => self.volumes_timer(peer),
+            OfLink::Volumes => self.volumes_timer(peer, c),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
             OfLink::Ping => Some(c.ping_timer()),
             OfLink::Attach => self.attach_deadline(peer).map(|(limit, _)| limit),

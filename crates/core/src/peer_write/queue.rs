@@ -19,38 +19,45 @@ impl Resource {
         let next = HeldPacket { came: self.node.now, volume, packet, payload };
         let c = &mut self.node.connections[peer];
         c.held.comes(&next);
-        if c.link.is_some() && c.held.is_empty() {
-            self.pump_peer(peer, Some(next));
-        } else {
+        if c.link.is_none() || !c.held.is_empty() {
             c.held.push(next);
-            self.pump_peer(peer, None);
+            self.pump_peer(peer);
+        } else if self.need_not_wait(peer, &next) {
+            self.data_packet(peer, next.volume, next.packet, next.payload);
+            self.end_links();
+        } else {
+            let missing = self.number_is_missing(peer, next.volume, &next.packet);
+            self.node.connections[peer].held.waits(next, missing, self.node.now);
         }
     }
 
-    /// Processes packets as far as possible: one that comes when none waits, or those that do.
-    pub(crate) fn pump_peer(&mut self, peer: NodeId, mut first: Option<HeldPacket>) {
-        let alone = first.is_some();
+    /// Processes held packets as far as possible.
+    pub(crate) fn pump_peer(&mut self, peer: NodeId) {
         while self.node.connections[peer].link.is_some() {
-            let Some(next) = first.take().or_else(|| self.node.connections[peer].held.take()) else { break };
-            let blocked = self.blocked_by_epoch(peer, &next.packet);
-            if !blocked {
-                self.begin_generation_for(next.volume, &next.packet);
-            }
-            if blocked || self.must_wait(peer, next.volume, &next.packet) {
+            let Some(next) = self.node.connections[peer].held.take() else { break };
+            if !self.need_not_wait(peer, &next) {
                 let missing = self.number_is_missing(peer, next.volume, &next.packet);
-                self.node.connections[peer].held.waits(next, missing, self.node.now);
-                break;
-            }
-            self.node.connections[peer].held.goes_on(&next);
-            if let Some(dev) = self.node.devices.get_mut(next.volume) {
-                dev.queue.recheck |= changes_data(&next.packet);
+                return self.node.connections[peer].held.waits(next, missing, self.node.now);
             }
             self.data_packet(peer, next.volume, next.packet, next.payload);
             self.end_links();
-            if alone {
-                break;
-            }
         }
+    }
+
+    /// May the first packet be processed now? Else it must wait.
+    fn need_not_wait(&mut self, peer: NodeId, next: &HeldPacket) -> bool {
+        let blocked = self.blocked_by_epoch(peer, &next.packet);
+        if !blocked {
+            self.begin_generation_for(next.volume, &next.packet);
+        }
+        if blocked || self.must_wait(peer, next.volume, &next.packet) {
+            return false;
+        }
+        self.node.connections[peer].held.goes_on(next);
+        if let Some(dev) = self.node.devices.get_mut(next.volume) {
+            dev.queue.recheck |= changes_data(&next.packet);
+        }
+        true
     }
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
