@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from cluster import MIB, Failed, eventually
+from cluster import FAST_DISK, FAST_NET, MIB, PORT, Failed, eventually
 from test_dialect9 import room
 from test_filesystems import FSCK, sh
 from test_three_nodes import MESH, application, same, text, together, towards
@@ -456,3 +456,29 @@ def equal_two(a, b):
     together(a, b)
     together(b, a)
     same(a, b)
+
+
+def test_one_of_two_volumes_is_not_attached_by_itself(cluster):
+    """No node shakes hands about a volume without a disk: with one of two volumes attached it would be connected to nobody."""
+    nodes = [cluster.node(name, size=SIZE, volumes=2) for name in "abc"]
+    hosts = "".join(f"on {n.name} {{ node-id {i}; address ipv4 {n.ip}:{PORT}; "
+                    + "".join(f"volume {v} {{ device /dev/drbd{v} minor {v}; disk {n.disk_path(v)}; meta-disk internal; }} "
+                              for v in range(2)) + "}\n" for i, n in enumerate(nodes))
+    for n in nodes:
+        n.put_res("r0", f"resource r0 {{ net {{ protocol C; {FAST_NET} }} disk {{ {FAST_DISK} }}\n{hosts} {MESH} {OPTIONS} }}\n")
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+        n.start()
+    connected(*nodes)
+    a, b, c = nodes
+    for v in range(2):
+        a.urbd("new-current-uuid", "--clear-bitmap", f"r0/{v}")
+    all_together(*nodes)
+    b.urbd("detach", "r0/1")
+    b.urbd("detach", "r0")
+    refused = b.call("attach", "r0/1")
+    assert refused.rc == 10 and "urbd attach r0" in refused.err, refused
+    b.urbd("attach", "r0")
+    all_together(*nodes)
+    b.urbd("detach", "r0/1")
+    b.urbd("attach", "r0/1")
+    all_together(*nodes)
