@@ -622,8 +622,8 @@ impl Runner {
         )))
     }
 
-    /// May one volume be attached by itself? Among several peers a node connects anew for that, and no node shakes hands
-    /// about a volume without a disk.
+    /// May one volume be attached by itself? Among several peers a node connects anew for that, and no node shakes
+    /// hands about a volume without a disk.
     fn attaches_alone(&self, volume: Option<u16>) -> Result<(), Failure> {
         let disks = self.core.snapshot().devices;
         let lacks = |nr: &VolumeNr| disks.iter().any(|d| d.volume == *nr && d.disk == wire::DiskState::Diskless);
