@@ -523,10 +523,7 @@ impl Runner {
             Asked::Attach { volume: None } => {
                 self.volumes_with_disk().map(|volume| Command::Attach { volume }).collect()
             }
-            Asked::Attach { volume } => {
-                self.attaches_alone(volume)?;
-                self.each_volume(volume, |volume| Command::Attach { volume })?
-            }
+            Asked::Attach { volume } => self.each_volume(volume, |volume| Command::Attach { volume })?,
             Asked::Detach { volume, force } => {
                 self.causes.forget_disks(volume.map(VolumeNr));
                 match volume {
@@ -620,25 +617,6 @@ impl Runner {
             "on one node after the other: urbd detach {object}; urbd check-resize {object}; urbd attach {object}; \
              urbd wait-sync {object}; then once: urbd resize {object}"
         )))
-    }
-
-    /// May one volume be attached by itself? Among several peers a node connects anew for that, and no node shakes
-    /// hands about a volume without a disk.
-    fn attaches_alone(&self, volume: Option<u16>) -> Result<(), Failure> {
-        let disks = self.core.snapshot().devices;
-        let lacks = |nr: &VolumeNr| disks.iter().any(|d| d.volume == *nr && d.disk == wire::DiskState::Diskless);
-        let other = self.volumes_with_disk().filter(|nr| Some(nr.0) != volume).find(lacks);
-        match other {
-            Some(nr) if self.local.peers.len() > 1 => {
-                let name = &self.local.name;
-                let text = format!(
-                    "volume {nr} of {name} has no disk either, and the other nodes would not be connected to again: attach \
-                     both, urbd attach {name}"
-                );
-                Err(Failure::new(ErrorCode::INVALID_REQUEST, text))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn each_volume(&self, volume: Option<u16>, make: impl Fn(VolumeNr) -> Command) -> Result<Vec<Command>, Failure> {

@@ -59,7 +59,26 @@ pub(crate) fn disconnect(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 pub(crate) fn attach(call: &Call, target: &Target) -> Result<u8, Problem> {
     check_places(call, target)?;
+    check_other_disks(call, target)?;
     send(call, target, Command::Attach { volume: target.name.volume })
+}
+
+/// May one volume be attached by itself? Among several peers a node connects anew for that, and no node shakes hands
+/// about a volume without a disk.
+fn check_other_disks(call: &Call, target: &Target) -> Result<(), Problem> {
+    let (name, local) = (&target.name.resource, target.local()?);
+    if target.name.volume.is_none() || local.peers.len() < 2 || !call.context.is_running(name) {
+        return Ok(());
+    }
+    let status = status::one(call.context, name)?;
+    let others = local.volumes.iter().filter(|v| v.backing.is_some() && Some(v.nr.0) != target.name.volume);
+    let out = |nr: u16| status.device(nr).is_some_and(|d| d.disk == control::DiskState::Diskless);
+    let Some(other) = others.map(|v| v.nr.0).find(|nr| out(*nr)) else { return Ok(()) };
+    let text = format!(
+        "{target}: volume {other} has no disk either, and the other nodes would not be connected to again: attach both, \
+         urbd attach {name}"
+    );
+    Err(Problem::new(exit::FAILURE, text))
 }
 
 /// `drbdsetup attach` names disks. The running process knows only those of its configuration.
