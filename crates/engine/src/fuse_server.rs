@@ -481,16 +481,18 @@ impl FuseServer {
 
     /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, or while I/O is
     /// frozen, and all that was written has been flushed before: the core refuses it, or keeps it waiting, as it does
-    /// every request then, but there is nothing to lose. Nor is there with the flush that the kernel asks for when it
-    /// attaches the device, until somebody writes: it concerns nobody's data, and while it waits, so does every program
-    /// that wants a loop device.
+    /// every request then, but there is nothing to lose. Nor is there with the flush that the kernel asks for then when
+    /// it attaches the device, until somebody writes: it concerns nobody's data, and while it waits, so does every
+    /// program that wants a loop device. A Primary's makes what its last user has written durable before it is demoted.
     fn note(&mut self, volume: VolumeNr, request: Request) -> Option<Result<(), Errno>> {
         let node = self.volumes.get_mut(&volume)?;
         match request.kind {
             Kind::Read if node.failing => return Some(Err(Errno::EIO)),
             Kind::Read => {}
-            Kind::Flush if node.is_being_attached() => return Some(Ok(())),
-            Kind::Flush if (self.io.is_frozen() || !node.primary) && node.flushed == node.changes => {
+            Kind::Flush
+                if (self.io.is_frozen() || !node.primary)
+                    && (node.flushed == node.changes || node.is_being_attached()) =>
+            {
                 return Some(Ok(()));
             }
             Kind::Flush if node.failing => return Some(Err(Errno::EIO)),

@@ -2,7 +2,7 @@
 //! the file system is answered, and nothing waits but what reads or writes data, or wants to open a device.
 //!
 //! What has to wait is read as well, as who looks is behind it in the kernel's queue. Either the kernel hands it out
-//! once more to the next process ([`resend`](super::resend)), then nothing of it is kept; or it stays in the ledger.
+//! once more to the next process ([`super::resend`]), then nothing of it is kept; or it stays in the ledger.
 //! Nothing is refused that the next process would do.
 //!
 //! Whoever asks for a door is answered if all that he does is look. Who opens it waits, and may be killed.

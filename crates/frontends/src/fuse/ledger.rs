@@ -8,8 +8,8 @@
 //! the end of its entry leaves a request that is carried out twice, before anything newer is read; its second answer is
 //! refused.
 //!
-//! Layout: [`ENTRIES`] entries of [`ENTRY`] bytes (the message's first [`WRITE_HEADER`] bytes, then where the rest is),
-//! the first of which names the layout; then the rest of the messages, in pieces of [`PIECE`] bytes.
+//! Layout: `ENTRIES` entries of `ENTRY` bytes (the message's first `WRITE_HEADER` bytes, then where the rest is),
+//! the first of which names the layout; then the rest of the messages, in pieces of `PIECE` bytes.
 
 use super::{PAYLOAD_MAX, WRITE_HEADER};
 use crate::shared::Shared;
