@@ -33,8 +33,10 @@ use wire::{DiskState, Role};
 
 impl Resource {
     pub(crate) fn end(&mut self, id: Option<Caller>, result: Result<(), CommandError>) {
-        let attended = id.filter(|caller| caller.owner().is_some() && self.promoted_again(*caller, &result));
-        if let Some(id) = attended.and_then(Caller::owner) {
+        if let Some(caller) = id
+            && let Some(id) = caller.owner()
+            && self.promoted_again(caller, &result)
+        {
             self.out.emit(Effect::CommandDone { id, result });
         }
     }

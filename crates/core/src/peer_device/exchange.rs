@@ -11,7 +11,7 @@ pub(crate) struct Exchange {
     early_sync_uuid: Option<Generation>,
     /// As source: to be sent when our superblock names it.
     sync_uuid_due: Option<Generation>,
-    /// 8.4: `resize` has given the device this size here, and that becomes of what is new when the peer has it, too.
+    /// 8.4: `resize` has given the device this size here, and this becomes of what is new when the peer has it, too.
     growth: Option<(Sector, Grown)>,
 }
 

@@ -18,6 +18,8 @@ use wire::{DiskState, Role};
 /// So long after a reconnect it is clear that no resync follows from it.
 const CALM: Duration = Duration::from_secs(1);
 
+const COPYING: &str = "copying blocks that are marked as different";
+
 impl Resource {
     /// Copies the blocks that a verify found different: from the Primary, or else from here.
     fn repair_now(&mut self, peer: NodeId, volume: VolumeNr) {
@@ -56,13 +58,7 @@ impl Resource {
             return self.reconnect(peer);
         }
         // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
-        self.out.note(
-            Severity::Info,
-            Some(volume),
-            Some(peer),
-            Topic::VerifyRepair,
-            "copying blocks that are marked as different",
-        );
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::VerifyRepair, COPYING);
         self.node.connections[peer].peer_devices[volume].repair.copies();
         self.run_ahead(peer, volume);
     }
@@ -98,13 +94,7 @@ impl Resource {
             );
             return self.out.note(Severity::Error, Some(volume), Some(peer), Topic::RepairInVain, text);
         }
-        self.out.note(
-            Severity::Info,
-            Some(volume),
-            Some(peer),
-            Topic::VerifyRepair,
-            "copying blocks that are marked as different",
-        );
+        self.out.note(Severity::Info, Some(volume), Some(peer), Topic::VerifyRepair, COPYING);
         self.copy_marked(volume, remote);
     }
 
