@@ -8,7 +8,8 @@ use crate::ranges::sectors;
 use crate::{Options, Outcome};
 use std::ops::RangeInclusive;
 use units::Duration;
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use urbd_core::decide::private::Decides;
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind, RrConflict};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// What one step has to take effect, unless its line ends with `&`.
@@ -137,6 +138,9 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
         ["checksums"] => setup.digests = true,
         ["after-sb-2pri", word] => setup.after_split_brain.two = policy(word)?,
+        ["rr-conflict", word] => setup.drawn.rr_conflict = rr_conflict(word)?,
+        ["decides", n, "as-drbd-9.3"] => setup.drawn.decides[node(n)?] = Decides::AsDrbd93,
+        ["decides", n, "as-later-drbd"] => setup.drawn.decides[node(n)?] = Decides::AsLaterDrbd,
         ["two-primaries"] => setup.extras.two_primaries = true,
         ["older-protocol", n] => setup.versions[1] = u32::try_from(number(n)?).map_err(|e| e.to_string())?,
         ["dialect", n] => {
@@ -186,6 +190,17 @@ fn handler_ends(words: &[&str]) -> Result<Vec<(i32, Duration)>, String> {
         _ => Err("a status without its time".to_owned()),
     };
     words.chunks(2).map(end).collect()
+}
+
+fn rr_conflict(word: &str) -> Result<RrConflict, String> {
+    Ok(match word {
+        "disconnect" => RrConflict::Disconnect,
+        "call-pri-lost" => RrConflict::CallPriLost,
+        "violently" => RrConflict::Violently,
+        "retry-connect" => RrConflict::RetryConnect,
+        "auto-discard" => RrConflict::AutoDiscard,
+        _ => return Err(format!("{word} is no policy")),
+    })
 }
 
 fn policy(word: &str) -> Result<wire::AfterSplitBrain, String> {

@@ -1,9 +1,9 @@
 //! Which way data goes after the comparison of 9's dialect, by what people want: after a split brain, and of a node
 //! that was told to discard its data (`docs/spec/connection-and-state.md` 5.8.1, steps 7 to 10).
 
-use super::split_brain::{Loser, Policies, Side};
+use super::split_brain::{Loser, Policies, RrConflict, Side};
 use super::uuid9::{Direction, Strategy};
-use super::{DiskState, Reason, split_brain};
+use super::{DiskState, Reason, Role, split_brain};
 use wire::AfterSplitBrain;
 
 /// What else is looked at.
@@ -57,6 +57,41 @@ fn against(found: Strategy) -> Strategy {
         Some(Direction::Target) => Strategy::SourceSetBitmap,
         None => found,
     }
+}
+
+/// What is to become of a Primary with good data that would be the target (5.8.1, step 11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// The nodes are not connected until a person decides.
+    Parted,
+    /// The nodes try again each second.
+    TriesAgain,
+    /// It takes over the peer's data.
+    Overwritten,
+    /// The peer takes over this node's data.
+    IsSource,
+}
+
+/// What `rr-conflict` says of a Primary that would be the target by this rule and strategy (5.8.1, step 11).
+#[must_use]
+pub fn conflict(policy: RrConflict, rule: Reason, strategy: Strategy) -> Conflict {
+    match policy {
+        // The handler `pri-lost`, if it is called, comes first.
+        RrConflict::Disconnect | RrConflict::CallPriLost => Conflict::Parted,
+        RrConflict::RetryConnect => Conflict::TriesAgain,
+        RrConflict::AutoDiscard if (rule, strategy) == (Reason::CrashedPrimary, Strategy::TargetUseBitmap) => {
+            Conflict::IsSource
+        }
+        RrConflict::Violently | RrConflict::AutoDiscard => Conflict::Overwritten,
+    }
+}
+
+/// Does the source, which has crashed as Primary, give in to a Primary, as that
+/// does not give in to it (5.8.1, step 12)? `role`, `disk`: the peer's.
+#[must_use]
+pub fn gives_in(policy: RrConflict, rule: Reason, strategy: Strategy, role: Role, disk: DiskState) -> bool {
+    let by_crash = (rule, strategy) == (Reason::CrashedPrimary, Strategy::SourceUseBitmap);
+    policy == RrConflict::AutoDiscard && by_crash && role == Role::Primary && disk >= DiskState::Consistent
 }
 
 fn after_split_brain(input: &Input) -> (Strategy, Reason) {

@@ -48,11 +48,14 @@ pub enum Private {
     StaysCrashed,
     /// What is marked stays until the peer has said what it has come to, and who has decided otherwise is followed.
     Follow,
+    /// A Primary that has not written yet, and that who crashed as Primary would overwrite, begins its generation first.
+    /// The peer finds by DRBD's own rules that it is behind.
+    BeginsFirst,
 }
 
 impl Private {
     /// All of them.
-    pub const ALL: [Private; 8] = [
+    pub const ALL: [Private; 9] = [
         Private::InStep,
         Private::NothingToTake,
         Private::ReconcileByMarks,
@@ -61,6 +64,7 @@ impl Private {
         Private::CrashedComesFirst,
         Private::StaysCrashed,
         Private::Follow,
+        Private::BeginsFirst,
     ];
 
     /// What must be known of a peer beside which it counts.
@@ -74,7 +78,7 @@ impl Private {
             | Private::OneChangeAtLeast
             | Private::CrashedComesFirst
             | Private::StaysCrashed => Needs::Agreement,
-            Private::Follow => Needs::Nothing,
+            Private::Follow | Private::BeginsFirst => Needs::Nothing,
         }
     }
 }

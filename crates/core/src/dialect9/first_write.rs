@@ -101,6 +101,11 @@ impl Resource {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
+        self.begin_due_generation(volume);
+    }
+
+    /// The generation that is due with the first write begins now.
+    pub(super) fn begin_due_generation(&mut self, volume: VolumeNr) {
         self.node.devices[volume].queue.recheck = true;
         self.node.devices[volume].due.first_write = FirstWrite::Nothing;
         self.begin_among_peers9(volume);

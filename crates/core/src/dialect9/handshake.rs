@@ -2,13 +2,14 @@
 //! (`docs/spec/connection-and-state.md` 4.2, 5.1 to 5.6, 5.8).
 
 pub(crate) mod attempt;
+mod conflict;
 
 use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::private::{Decides, Private};
-use crate::decide::split_brain::Side;
+use crate::decide::split_brain::{RrConflict, Side};
 use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
 use crate::decide::uuid9::{Direction, Strategy};
@@ -164,6 +165,10 @@ impl Resource {
         }
         let both = [own.role, other.role] == [Role::Primary; 2];
         if both && !self.node.connections[peer].cfg.two_primaries {
+            if self.node.connections[peer].cfg.rr_conflict == RrConflict::RetryConnect {
+                self.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
+                return Err(Verdict::Retry(Reason::TwoPrimariesMeet));
+            }
             return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
         }
         Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
@@ -196,7 +201,11 @@ impl Resource {
             return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
         }
         let (strategy, reason) = self.direction(peer, volume, found, [own, other]);
-        let begins = self.begins_by(strategy, reason, [own, other]);
+        if self.begins_before_overwritten(peer, volume, (strategy, reason), [own, other]) {
+            return Err(Verdict::Retry(Reason::HandshakeChanged));
+        }
+        let begins = self.node.begins_by(peer, strategy, reason, [own, other]);
+        self.says_primary_is_lost(peer, volume, &begins);
         // What begins, not what was found: a Primary is the source of who crashed as one.
         let source = match begins {
             Ok(Replication::WFBitMapS) => Some(true),
@@ -281,6 +290,11 @@ impl Resource {
             }
             Err(Verdict::Disconnect(reason)) => {
                 self.out.give_up(peer, reason, reason.to_string());
+                return false;
+            }
+            // `rr-conflict retry-connect`: connected nodes part, and try again each second.
+            Err(Verdict::Retry(reason @ Reason::PrimaryWouldBeTarget)) => {
+                self.out.retry_later(peer, reason, reason.to_string());
                 return false;
             }
             Err(_) => {}
@@ -610,33 +624,6 @@ impl Node {
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })
-    }
-
-    /// The state that a strategy begins with, unless the nodes must not be connected.
-    fn begins_by(
-        &self,
-        strategy: Strategy,
-        reason: Reason,
-        [own, other]: [Told<'_>; 2],
-    ) -> Result<Replication, Verdict> {
-        let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
-        let primary = [own.role, other.role].map(|role| role == Role::Primary);
-        let overwrites = primary[0] && own.disk >= DiskState::Consistent && (dirty || self.in_mesh9());
-        match strategy {
-            Strategy::NoSync => Ok(Replication::Established),
-            // Whose users go on with the one copy has more than who crashed (5.6).
-            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if primary != [false; 2] => Ok(match primary {
-                [true, true] => Replication::Established,
-                [true, false] => Replication::WFBitMapS,
-                _ => Replication::WFBitMapT,
-            }),
-            Strategy::Retry => Err(Verdict::Retry(reason)),
-            other => match begins(other) {
-                Some(Replication::WFBitMapT) if overwrites => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
-                Some(begins) => Ok(begins),
-                None => Err(Verdict::Disconnect(reason_against(other, reason))),
-            },
-        }
     }
 
     /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?

@@ -1,0 +1,111 @@
+//! A Primary with good data that would be the target of who connects (`docs/spec/connection-and-state.md` 5.8.1, steps
+//! 11 and 12).
+
+use super::attempt::{Told, Verdict};
+use super::{begins, reason_against};
+use crate::Resource;
+use crate::api::Severity;
+use crate::decide::direction9::{self, Conflict};
+use crate::decide::handler::Handler;
+use crate::decide::private::Private;
+use crate::decide::split_brain::RrConflict;
+use crate::decide::state::Replication;
+use crate::decide::uuid9::{Direction, Strategy};
+use crate::decide::{DiskState, Reason, Role};
+use crate::dialect9::first_write::due::FirstWrite;
+use crate::node::Node;
+use units::{NodeId, VolumeNr};
+
+impl Node {
+    /// The state that a strategy begins with, unless the nodes must not be connected.
+    pub(super) fn begins_by(
+        &self,
+        peer: NodeId,
+        strategy: Strategy,
+        reason: Reason,
+        sides: [Told<'_>; 2],
+    ) -> Result<Replication, Verdict> {
+        let [own, other] = sides;
+        let policy = self.connections[peer].cfg.rr_conflict;
+        let primary = [own.role, other.role].map(|role| role == Role::Primary);
+        match strategy {
+            Strategy::NoSync => Ok(Replication::Established),
+            // Whose users go on with the one copy has more than who crashed (5.6).
+            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if primary != [false; 2] => Ok(match primary {
+                [true, true] => Replication::Established,
+                [true, false] => Replication::WFBitMapS,
+                _ => Replication::WFBitMapT,
+            }),
+            Strategy::Retry => Err(Verdict::Retry(reason)),
+            _ if self.overwrites_primary(strategy, sides) => overwritten(policy, reason, strategy),
+            _ if direction9::gives_in(policy, reason, strategy, other.role, other.disk) => Ok(Replication::WFBitMapT),
+            strategy => begins(strategy).ok_or_else(|| Verdict::Disconnect(reason_against(strategy, reason))),
+        }
+    }
+
+    /// Would the good data of this node, which is Primary, be overwritten, and be lost where anything differs?
+    fn overwrites_primary(&self, strategy: Strategy, [own, other]: [Told<'_>; 2]) -> bool {
+        let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
+        let good = own.role == Role::Primary && own.disk >= DiskState::Consistent;
+        strategy.direction() == Some(Direction::Target) && good && (dirty || self.in_mesh9())
+    }
+}
+
+impl Resource {
+    /// Who crashed as Primary would overwrite this node, which has been promoted since, and has not written yet? Both
+    /// have the generation that the peer has written in. This node's begins now, not with its first write, so that the
+    /// peer is behind. Returns whether it has begun: what has been told is of the past.
+    pub(super) fn begins_before_overwritten(
+        &mut self,
+        peer: NodeId,
+        volume: VolumeNr,
+        (strategy, reason): (Strategy, Reason),
+        sides: [Told<'_>; 2],
+    ) -> bool {
+        let pending = matches!(self.node.devices[volume].due.first_write, FirstWrite::Due | FirstWrite::Pinging(_));
+        let applies = reason == Reason::CrashedPrimary
+            && pending
+            && !self.node.state.is_connected(peer)
+            && self.node.connections[peer].decides_by(Private::BeginsFirst)
+            && self.node.overwrites_primary(strategy, sides);
+        if applies {
+            self.begin_due_generation(volume);
+        }
+        applies && matches!(self.node.devices[volume].due.first_write, FirstWrite::Writing { .. })
+    }
+
+    /// This node has refused to be overwritten.
+    pub(super) fn says_primary_is_lost(
+        &mut self,
+        peer: NodeId,
+        volume: VolumeNr,
+        begins: &Result<Replication, Verdict>,
+    ) {
+        let policy = self.node.connections[peer].cfg.rr_conflict;
+        match begins {
+            Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)) if policy == RrConflict::CallPriLost => {
+                self.out.handler(Handler::PriLost, Some(volume), Some(peer));
+            }
+            Err(Verdict::Retry(reason @ Reason::PrimaryWouldBeTarget)) => {
+                self.says_it_tries_again(peer, volume, *reason)
+            }
+            _ => {}
+        }
+    }
+
+    /// `rr-conflict retry-connect`: the nodes cannot be connected until a person does something, and try each second.
+    pub(super) fn says_it_tries_again(&mut self, peer: NodeId, volume: VolumeNr, reason: Reason) {
+        let text = format!("{reason}; trying again each second (rr-conflict retry-connect)");
+        self.out.note(Severity::Warning, Some(volume), Some(peer), reason, text);
+    }
+}
+
+/// What `rr-conflict` makes of it.
+fn overwritten(policy: RrConflict, reason: Reason, strategy: Strategy) -> Result<Replication, Verdict> {
+    match direction9::conflict(policy, reason, strategy) {
+        Conflict::Parted => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
+        Conflict::TriesAgain => Err(Verdict::Retry(Reason::PrimaryWouldBeTarget)),
+        Conflict::Overwritten => Ok(Replication::WFBitMapT),
+        Conflict::IsSource => Ok(Replication::WFBitMapS),
+    }
+}
