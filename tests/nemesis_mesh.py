@@ -5,8 +5,8 @@ One of them is Primary. It is followed by another one when an operator moves it,
 and UpToDate then, which has all that was acknowledged. The operator also gives all nodes other options (`adjust`, also another
 protocol), makes the device larger, has another process take over (`restart`), has all copied anew (`invalidate`), puts a machine
 with another disk in a node's place (`replace`), has copies compared (`verify`), and kills a node within what was just begun
-(`kill within`). `--fault blackout`, by name only, kills all nodes one after the other. At the end all copies must be the same, and each node must hold what the
-application was promised.
+(`kill within`), and kills all nodes one after the other (`blackout`). At the end all copies must be the same, and each node must
+hold what the application was promised.
 """
 
 import contextlib
@@ -227,10 +227,7 @@ class Mesh(Round):
         self.begin(n, "verify", f"r0:{other.name}")
 
     def blackout(self, _):
-        """All die at once, and come back one after the other. The Primary has all that it acknowledged.
-
-        Only by name: it may die before it has a generation on its disk that it has told a peer of
-        (crates/sim/scenarios.txt, at the end)."""
+        """All die at once, and come back one after the other. The Primary has all that it acknowledged."""
         for n in self.rng.sample(self.c.nodes, len(self.c.nodes)):
             self.end(n)
 
@@ -308,8 +305,7 @@ class Mesh(Round):
         for name, act in {"invalidate": self.invalidate, "adjust": self.adjust, "grow": self.grow, "restart": self.restart,
                           "replace": self.replace, "verify": self.verify, "kill within": self.kill_within}.items():
             faults[name] = act, lambda n: None
-        if "blackout" in (self.wanted or ()):
-            faults["blackout"] = self.blackout, lambda n: None
+        faults["blackout"] = self.blackout, lambda n: None
         return faults
 
     def settle(self):

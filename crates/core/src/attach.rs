@@ -211,6 +211,7 @@ impl Resource {
             mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
             dirty.note_all();
         }
+        let noted = md.take_note();
         if md.version() == meta::Version::V09 {
             self.assign_slots(&mut md);
         }
@@ -239,7 +240,7 @@ impl Resource {
             md,
             bitmaps,
             dirty,
-            writer: MdWriter::default(),
+            writer: MdWriter::with_note(noted),
             flushing: Flushing::unknown(),
             closing_clean: false,
             full_sync,

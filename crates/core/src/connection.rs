@@ -181,7 +181,8 @@ impl Connection {
 
     /// Does a rule of urbd's own count beside this peer?
     pub(crate) fn decides_by(&self, rule: Private) -> bool {
-        self.cfg.decides.by(rule, self.has(wire::Features::URBD_RULES))
+        let agreed = self.dialect().map_or(wire::Features::NONE, |dialect| dialect.features);
+        self.cfg.decides.by(rule, agreed)
     }
 
     pub(crate) fn resolve_conflicts(&self) -> bool {

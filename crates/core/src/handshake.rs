@@ -785,7 +785,7 @@ fn offer(own: NodeId, cfg: &crate::ConnectionConfig) -> wire::ConnectionFeatures
     let zeroes = if cfg.integrity.is_some() { Features::WRITE_ZEROES } else { Features::NONE };
     let left_out = zeroes | Features::never_with(cfg.max_version);
     let nine = cfg.max_version >= wire::Version::MIN_9.number();
-    let own_rules = if nine && cfg.decides == Decides::AsUrbd { Features::URBD_RULES } else { Features::NONE };
+    let own_rules = if nine && cfg.decides == Decides::AsUrbd { Features::OF_URBD } else { Features::NONE };
     let features = all.features.without(left_out) | own_rules;
     wire::ConnectionFeatures { protocol_max: cfg.max_version, features, ..all }
 }

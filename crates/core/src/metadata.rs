@@ -8,13 +8,14 @@ use crate::api::{DiskError, DiskOp, MetaOp};
 use crate::decide::rules::metadata_flags;
 use crate::decide::view::View;
 use crate::device::{Backing, Device};
+use crate::metadata::writer::Wanted;
 use crate::node::Node;
 use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::request::write::Write;
 use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
 use units::{BitSet, NodeMask, Sector, SectorRange, VolumeNr};
-use wire::DiskState;
+use wire::{DiskState, UuidFlags};
 
 /// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
 const PAGES_AT_ONCE: usize = 256;
@@ -186,10 +187,22 @@ impl Resource {
         self.refresh_flags(volume);
         self.pump_bitmap_pages(volume);
         self.node.settle_full_sync(volume);
+        let confirmed = self.node.have_told_generation(volume);
         let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return };
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
             return;
+        }
+        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
+        let write = |at: u64, bytes: Box<[u8]>| MetaOp::Write { offset: at, bytes, flush_before: flush, fua: flush };
+        let offset = b.layout.superblock_at().0;
+        match b.writer.wanted(b.md.current, confirmed) {
+            Wanted::Present => {}
+            Wanted::Nothing => return,
+            Wanted::Note(noted) => {
+                b.writer.writing = Some(b.writer.written);
+                return self.meta(volume, Op::Superblock(volume), write(offset, noted.emit()));
+            }
         }
         // A generation names what its bitmap says: that goes first, but for a bitmap that is all set, as a flag says.
         let bitmap_due = b.writer.all_pages || !b.writer.pages.is_empty();
@@ -197,10 +210,9 @@ impl Resource {
             return;
         }
         b.writer.writing = Some(b.writer.wanted);
-        let bytes: Box<[u8]> = b.md.emit();
-        let offset = b.layout.superblock_at().0;
-        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
-        self.meta(volume, Op::Superblock(volume), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
+        let noted = b.writer.noted.filter(|noted| !noted.same(b.md.current));
+        let bytes: Box<[u8]> = noted.map_or_else(|| b.md.emit(), |noted| b.md.with_note(noted).emit());
+        self.meta(volume, Op::Superblock(volume), write(offset, bytes));
     }
 
     fn pump_bitmap_pages(&mut self, volume: VolumeNr) {
@@ -289,19 +301,40 @@ impl Resource {
     pub(crate) fn superblock_done(&mut self, volume: VolumeNr, result: Result<(), DiskError>) {
         let Some(b) = &mut self.node.devices[volume].backing else { return };
         let version = b.writer.writing.take().expect("a superblock was being written");
+        if b.writer.has_noted() {
+            self.tell_noted_generation(volume);
+        }
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
         if result.is_err() {
             return self.meta_error(volume, "superblock");
         }
         let generation_was_due = b.writer.written < b.writer.generation;
         b.writer.written = version;
         let generation_written = b.writer.written >= b.writer.generation;
+        let heard = b.writer.heard.take_if(|heard| *heard <= version).is_some();
         self.node.devices[volume].al_queue.ask_again();
+        if heard {
+            self.tell_uuids(volume, UuidFlags::NONE);
+        }
         if generation_written {
             self.send_due_sync_uuid(volume);
             self.node.devices[volume].first_write_settled();
         }
         if generation_written && generation_was_due {
             self.finish_held();
+        }
+    }
+
+    /// Peers hear of the generation that has begun, which is noted on disk, or the disk is lost.
+    pub(crate) fn tell_noted_generation(&mut self, volume: VolumeNr) {
+        self.out.chores.mark();
+        let untold = self.node.devices[volume].backing.as_mut().is_some_and(|b| b.writer.is_untold());
+        if untold {
+            let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect();
+            nine.into_iter().for_each(|peer| self.send_uuids(peer, volume, UuidFlags::NEW_DATAGEN));
+        }
+        if let Some(b) = &mut self.node.devices[volume].backing {
+            b.writer.put_told();
         }
     }
 

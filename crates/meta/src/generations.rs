@@ -4,7 +4,7 @@
 //! Pure changes of the model. *When* they happen, and that the superblock is durable before the first write of a new
 //! generation, is the caller's. Random values come from the caller too.
 
-use crate::superblock::Superblock;
+use crate::superblock::{Superblock, Version};
 use units::{Generation, NodeId, NodeMask};
 
 /// Where a configured peer's data is, for [`Superblock::rotate_current`].
@@ -59,6 +59,27 @@ impl Superblock {
             self.history.copy_within(0..31, 1);
             self.history[0] = g;
         }
+    }
+
+    /// This superblock with a note of a generation of which peers are to hear. It stands at the head of the history, and
+    /// bit 0, which means nothing there, says that it is no past one yet. To DRBD it is one.
+    #[must_use]
+    pub fn with_note(&self, g: Generation) -> Superblock {
+        let mut noted = self.clone();
+        noted.history.copy_within(0..31, 1);
+        noted.history[0] = g.with_primary_bit(true);
+        noted
+    }
+
+    /// Takes that note out of the history, if there is one.
+    pub fn take_note(&mut self) -> Option<Generation> {
+        let noted = self.history[0];
+        if self.version() != Version::V09 || noted == noted.base() {
+            return None;
+        }
+        self.history.copy_within(1..32, 0);
+        self.history[31] = Generation::NONE;
+        Some(noted.base())
     }
 
     /// Sets a peer's bitmap UUID; the old one goes into the history.
@@ -191,5 +212,33 @@ impl Superblock {
         let record = &mut self.peers[node];
         record.bitmap_uuid = g;
         record.bitmap_dagtag = if g.0 == 0 { 0 } else { dagtag };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlShape, Geometry, Layout, MetaDisk};
+    use units::ByteLen;
+
+    /// A note is at the head of the history on disk, as one that DRBD takes for a past one, and not in memory.
+    #[test]
+    fn a_note_is_written_and_taken_out_again() {
+        let g = |n: u64| Generation(n << 4);
+        let geometry = Geometry::new(3, 4096, AlShape::DEFAULT).expect("a geometry");
+        let layout = Layout::new(MetaDisk::Internal, geometry, ByteLen(64 << 20)).expect("there is room");
+        let mut sb = Superblock::fresh(Version::V09, &layout);
+        sb.current = g(9);
+        (1..=32).for_each(|n| sb.push_history(g(100 + n), None));
+        let noted = sb.with_note(g(10).with_primary_bit(true));
+        assert_eq!(noted.history[0], g(10).with_primary_bit(true));
+        assert_eq!(noted.history[1], sb.history[0]);
+        let mut back = Superblock::parse(&noted.emit()).expect("it is a superblock");
+        assert_eq!(back.take_note(), Some(g(10)));
+        assert_eq!(back.history[..31], sb.history[..31]);
+        assert_eq!(back.take_note(), None);
+        let mut plain = Superblock::parse(&sb.emit()).expect("it is a superblock");
+        assert_eq!(plain.take_note(), None);
+        assert_eq!(plain.history, sb.history);
     }
 }

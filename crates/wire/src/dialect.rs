@@ -108,6 +108,11 @@ impl Features {
     /// urbd's own: the sender decides by urbd's rules where its peer does so, too. No DRBD has this bit, and what is
     /// agreed on is what both offer: beside one it is never set.
     pub const URBD_RULES: Features = Features(0x8000_0000);
+    /// urbd's own: who hears that a Primary begins a data generation says that it has it when that is on its disk, and
+    /// the Primary waits for the word of all that have this bit.
+    pub const URBD_GENERATIONS: Features = Features(0x4000_0000);
+    /// All of urbd's own.
+    pub const OF_URBD: Features = Features(0xc000_0000);
 
     /// What nobody may offer with a protocol version: only 9.2.0 to 9.2.2 have this mixture, and what they mean by it
     /// was never released again (`docs/spec/wire-protocol.md` 17.12).

@@ -3,8 +3,10 @@
 //!
 //! Two nodes must come to conclusions that fit together. A rule that DRBD does not have and that changes such a
 //! conclusion counts only between nodes that both have it, and both know that: they have agreed on
-//! [`Features::URBD_RULES`](wire::Features::URBD_RULES). A rule that holds whatever the peer concludes needs no
+//! a feature bit. One that is added later gets a bit of its own. A rule that holds whatever the peer concludes needs no
 //! agreement.
+
+use wire::Features;
 
 /// Which rules a node decides by. Only tests have another one than urbd's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -23,8 +25,8 @@ pub enum Decides {
 /// What must be known of a peer for a rule to count beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
-    /// That it has the rule, and knows that this node has it.
-    Agreement,
+    /// That it has the rule, and knows that this node has it: both have said so with this bit.
+    Agreement(Features),
     /// Nothing: whatever the peer concludes fits.
     Nothing,
 }
@@ -48,6 +50,10 @@ pub enum Private {
     StaysCrashed,
     /// What is marked stays until the peer has said what it has come to, and who has decided otherwise is followed.
     Follow,
+    /// Who hears of a generation says so when it is on its disk, and the Primary waits for that.
+    SaysWhenDurable,
+    /// What is past for a Primary is so for who has its generation.
+    LearnsPast,
     /// A Primary that has not written yet, and that who crashed as Primary would overwrite, begins its generation first.
     /// The peer finds by DRBD's own rules that it is behind.
     BeginsFirst,
@@ -55,7 +61,7 @@ pub enum Private {
 
 impl Private {
     /// All of them.
-    pub const ALL: [Private; 9] = [
+    pub const ALL: [Private; 11] = [
         Private::InStep,
         Private::NothingToTake,
         Private::ReconcileByMarks,
@@ -64,6 +70,8 @@ impl Private {
         Private::CrashedComesFirst,
         Private::StaysCrashed,
         Private::Follow,
+        Private::SaysWhenDurable,
+        Private::LearnsPast,
         Private::BeginsFirst,
     ];
 
@@ -77,20 +85,22 @@ impl Private {
             | Private::OvertakenByPrimary
             | Private::OneChangeAtLeast
             | Private::CrashedComesFirst
-            | Private::StaysCrashed => Needs::Agreement,
+            | Private::StaysCrashed => Needs::Agreement(Features::URBD_RULES),
+            Private::SaysWhenDurable | Private::LearnsPast => Needs::Agreement(Features::URBD_GENERATIONS),
             Private::Follow | Private::BeginsFirst => Needs::Nothing,
         }
     }
 }
 
 impl Decides {
-    /// Does a node that decides so have the rule? `agreed`: its peer and it have told each other that they have all.
+    /// Does a node that decides so have the rule? `agreed`: the features that its peer and it have.
     #[must_use]
-    pub fn by(self, rule: Private, agreed: bool) -> bool {
-        match self {
-            Decides::AsUrbd => agreed || rule.needs() == Needs::Nothing,
-            Decides::AsOlderUrbd => rule.needs() == Needs::Agreement,
-            Decides::AsDrbd93 | Decides::AsLaterDrbd => false,
+    pub fn by(self, rule: Private, agreed: Features) -> bool {
+        match (self, rule.needs()) {
+            (Decides::AsUrbd, Needs::Agreement(bit)) => agreed.contains(bit),
+            (Decides::AsUrbd, Needs::Nothing) => true,
+            (Decides::AsOlderUrbd, needs) => needs == Needs::Agreement(Features::URBD_RULES),
+            (Decides::AsDrbd93 | Decides::AsLaterDrbd, _) => false,
         }
     }
 }
@@ -102,10 +112,13 @@ mod tests {
     #[test]
     fn who_decides_as_drbd_has_none_and_beside_others_only_what_needs_no_agreement_counts() {
         for rule in Private::ALL {
-            assert!(Decides::AsUrbd.by(rule, true));
-            assert_eq!(Decides::AsUrbd.by(rule, false), rule.needs() == Needs::Nothing, "{rule:?}");
+            assert!(Decides::AsUrbd.by(rule, Features::OF_URBD));
+            assert_eq!(Decides::AsUrbd.by(rule, Features::ALL), rule.needs() == Needs::Nothing, "{rule:?}");
             for kernel in [Decides::AsDrbd93, Decides::AsLaterDrbd] {
-                assert!(![true, false].into_iter().any(|agreed| kernel.by(rule, agreed)), "{rule:?}");
+                assert!(
+                    ![Features::ALL, Features::OF_URBD].into_iter().any(|agreed| kernel.by(rule, agreed)),
+                    "{rule:?}"
+                );
             }
         }
     }

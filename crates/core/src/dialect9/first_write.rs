@@ -1,9 +1,10 @@
 //! The data generation that a Primary begins with its first write (`docs/spec/connection-and-state.md` 7.2): are the
 //! peers there? Then they are told of it, and it is made durable. When it is durable the write goes out.
 //!
-//! Peers are told before it is durable: nobody may have a generation that no other node has heard of, without a write
-//! in it. If this node is lost meanwhile it lacks the generation, and is behind. In the other order it would have
-//! parted from who is Primary next.
+//! Nobody may have a generation that no other node has heard of, without a write in it: it would have parted from who
+//! is Primary next. Nor may a peer have one that the Primary knows nothing of when it comes back. So it is noted on
+//! disk, then told, and becomes the present one on disk when the peers say that they have it on theirs
+//! ([decision 22](../../../../docs/adr/0022-a-generation-is-noted-before-it-is-told.md)).
 
 pub(crate) mod due;
 
@@ -12,14 +13,15 @@ use crate::api::{RequestKind, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
-use crate::decide::state::{PairState, State};
+use crate::decide::private::Private;
+use crate::decide::state::{PairState, Replication, State};
 use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
-use wire::{DiskState, UuidFlags};
+use wire::DiskState;
 
 /// Is 9's dialect spoken with the peer, or would be if it were there?
 fn speaks_9(c: &Connection) -> bool {
@@ -43,6 +45,12 @@ impl Resource {
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
     pub(crate) fn follow_own_disks(&mut self, old: &State) {
+        for volume in self.node.devices.ids() {
+            // What peers have confirmed is of the generation that has begun, and they say so when this disk is gone.
+            if self.node.state.disk(volume) < DiskState::Inconsistent && old.disk(volume) >= DiskState::Inconsistent {
+                self.tell_noted_generation(volume);
+            }
+        }
         let good = |s: &State, volume| s.role == Role::Primary && s.disk(volume) == DiskState::UpToDate;
         for volume in self.node.devices.ids() {
             let comes = old.role == Role::Primary && !good(old, volume) && good(&self.node.state, volume);
@@ -124,6 +132,7 @@ impl Resource {
         let (fresh, primary) = (self.draw_generation(), self.node.state.is_primary());
         let Some(b) = &mut self.node.devices[volume].backing else { return false };
         let old = b.md.current;
+        b.writer.past_note(&mut b.md);
         if !b.md.new_current(fresh.0, primary, rotated, needed) {
             return false;
         }
@@ -144,9 +153,16 @@ impl Resource {
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, volume: VolumeNr) {
-        if self.begin_generation9(volume, None) {
-            self.node.devices[volume].due.first_write = FirstWrite::Writing { due: false };
-            self.tell_uuids(volume, UuidFlags::NEW_DATAGEN);
+        let before = self.node.devices[volume].backing.as_ref().map(|b| b.writer.before(&b.md));
+        if !self.begin_generation9(volume, None) {
+            return;
+        }
+        self.node.devices[volume].due.first_write = FirstWrite::Writing { due: false };
+        let heard = self.connected().any(|(peer, c)| c.speaks9() && self.node.state.replicates(peer, volume));
+        match (&mut self.node.devices[volume].backing, before) {
+            (Some(b), Some(before)) if heard => b.writer.note(before),
+            (Some(b), _) => b.writer.note_nothing(),
+            _ => {}
         }
     }
 
@@ -177,6 +193,22 @@ impl Node {
     /// Is there a peer that speaks 9's dialect, or would?
     pub(crate) fn has_peers_of_9(&self) -> bool {
         self.connections.values().any(speaks_9)
+    }
+
+    /// Have all that have heard of the generation that has begun said that it is on their disks? A kernel says nothing
+    /// of its disk: it counts as having it.
+    pub(crate) fn have_told_generation(&self, volume: VolumeNr) -> bool {
+        let Some(b) = self.devices[volume].backing.as_ref().filter(|b| b.writer.is_told()) else { return true };
+        let says_so = |peer: &NodeId| {
+            let c = &self.connections[*peer];
+            let pair = self.state.pair(*peer, volume);
+            let part = pair.replication == Replication::Established && pair.disk == DiskState::UpToDate;
+            part && c.speaks9() && c.decides_by(Private::SaysWhenDurable)
+        };
+        let has = |peer: NodeId| {
+            self.connections[peer].peer_devices[volume].told_current().is_some_and(|theirs| theirs.same(b.md.current))
+        };
+        self.connections.ids().filter(says_so).all(has)
     }
 
     /// Has a peer, which is not here, a slot that counts from an older generation than it may have by now: a resync

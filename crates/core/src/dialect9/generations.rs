@@ -7,7 +7,7 @@ use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::topic::Topic;
 use crate::decide::uuid9;
-use crate::device::Device;
+use crate::device::{Backing, Device};
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
 use meta::generations::{PeerDisk, Rotation};
@@ -171,6 +171,17 @@ impl Resource {
             self.tell_uuids(volume, UuidFlags::NONE);
         } else {
             self.generation_begun_by(peer, volume, packet.current, packet.nodes.nodes());
+            self.learn_past(peer, volume, packet);
+        }
+    }
+
+    /// What is past for a Primary is so for who has its generation: a third node may have one of these alone, which the
+    /// Primary has noted, and lost before it was its own (7.2).
+    fn learn_past(&mut self, peer: NodeId, volume: VolumeNr, packet: &Uuids110) {
+        let learns = self.node.connections[peer].decides_by(Private::LearnsPast);
+        let Some(b) = &mut self.node.devices[volume].backing else { return };
+        if b.md.current.same(packet.current) && learns {
+            packet.history.iter().rev().for_each(|past| b.md.push_history(*past, None));
         }
     }
 
@@ -210,7 +221,11 @@ impl Resource {
         self.out.status_changed = true;
         let text = format!("the peer begins the data generation {fresh}");
         self.out.note(crate::api::Severity::Info, Some(volume), Some(peer), Topic::NewGeneration, text);
-        self.tell_uuids(volume, UuidFlags::NONE);
+        let waits = self.node.connections[peer].decides_by(Private::SaysWhenDurable);
+        match self.node.devices[volume].backing.as_mut().filter(|_| waits) {
+            Some(b) => b.writer.heard_of_generation(),
+            None => self.tell_uuids(volume, UuidFlags::NONE),
+        }
     }
 
     /// A Primary begins a generation, and does not count this copy in: what it writes from now on does not come here. A
@@ -249,7 +264,8 @@ impl Node {
     /// What this node says of its generations to a peer.
     pub(crate) fn uuids110(&self, peer: NodeId, volume: VolumeNr, extra: UuidFlags) -> Option<Uuids110> {
         let dev = &self.devices[volume];
-        let b = dev.backing.as_ref().filter(|_| self.state.disk(volume) >= DiskState::Negotiating)?;
+        let said = |b: &&Backing| self.state.disk(volume) >= DiskState::Negotiating || b.writer.is_untold();
+        let b = dev.backing.as_ref().filter(said)?;
         let seen = primaries_seen(&self.state);
         let in_handshake = !self.state.is_connected(peer);
         let mut flags = extra;
