@@ -19,6 +19,16 @@ fn is_beginning(replication: Replication) -> bool {
     matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT)
 }
 
+/// A resync goes from the node that says so, or will.
+fn gives(replication: Replication) -> bool {
+    replication == Replication::WFBitMapS || replication.is_source()
+}
+
+/// A resync goes to the node that says so, or will.
+fn takes(replication: Replication) -> bool {
+    replication == Replication::WFBitMapT || replication.is_target()
+}
+
 impl Resource {
     /// A resync is to begin with the connect: whether the peer has come to that as well it says at once, or it is gone.
     /// Applications wait for that no longer than for the answer to a ping.
@@ -52,9 +62,8 @@ impl Resource {
             }
             (Replication::Established, begins) if is_beginning(begins) => self.mirror(peer, volume, begins, theirs),
             (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(peer, volume, theirs),
-            (Replication::WFBitMapS, Replication::WFBitMapS) | (Replication::WFBitMapT, Replication::WFBitMapT) => {
-                self.differs(peer)
-            }
+            // The peer's bitmap may come before its word: the resync has begun here.
+            (own, says) if gives(own) && gives(says) || takes(own) && takes(says) => self.differs(peer),
             _ => return false,
         }
         true
@@ -117,6 +126,13 @@ impl Node {
     fn may_differ(&self, peer: NodeId) -> bool {
         let c = &self.connections[peer];
         c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
+    }
+
+    /// Has the peer, which may have come to something else, not said yet what it has come to? A resync that both must
+    /// agree to would meet the one that the peer begins.
+    pub(crate) fn is_unheard(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let says = self.connections[peer].peer_devices[volume].link.told.says;
+        says == Replication::Off && self.in_mesh9() && self.connections[peer].speaks9() && self.may_differ(peer)
     }
 
     /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts

@@ -106,6 +106,9 @@ impl Resource {
             let c = &self.node.connections[peer];
             let wait = self.repair_wait(peer, volume);
             let view = View::of(&self.node.state, Some(peer), volume);
+            if self.node.is_unheard(peer, volume) {
+                continue;
+            }
             if c.peer_devices[volume].repair.due(wait).is_some_and(|at| self.node.now >= at) {
                 self.node.connections[peer].peer_devices[volume].repair.forget_when();
                 let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
@@ -174,7 +177,7 @@ impl Node {
     }
 
     pub(crate) fn repair_timer(&self, peer: NodeId) -> Option<Instant> {
-        let devices = self.connections[peer].peer_devices.iter();
+        let devices = self.connections[peer].peer_devices.iter().filter(|(volume, _)| !self.is_unheard(peer, *volume));
         devices.filter_map(|(volume, p)| p.repair.wanted_since().map(|t| t + self.repair_wait(peer, volume))).min()
     }
 }
