@@ -329,7 +329,9 @@ impl Resource {
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
         for peer in self.node.connections.ids() {
-            self.pump_peer(peer);
+            if !self.node.connections[peer].held.is_empty() {
+                self.pump_peer(peer);
+            }
         }
         for volume in self.node.devices.ids() {
             self.pump_requests(volume);
