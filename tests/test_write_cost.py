@@ -1,7 +1,8 @@
 """What a write costs the core, in instructions: counted by callgrind, which gives the same on a busy machine.
 
-The numbers may fall, and never rise: who lowers one lowers its limit with the same commit. They are those of one
-compiler; another one may need others."""
+A limit is what a write took before there was a second dialect (commit 58bd810f, counted like this): who does not speak
+it does not pay for it. The numbers may fall, and never rise: who gets far below a limit lowers it with the same commit.
+They are those of one compiler; another one may need others."""
 
 import os
 import re
@@ -10,9 +11,9 @@ import subprocess
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WRITES = 5000
 # Writes in flight: of the Primary, of the Secondary, per write of 4 KiB.
-LIMITS = {1: (7380, 5170), 64: (5120, 3005)}
-# A limit is this much above what was counted: allocations and copies depend a little on where memory lies.
-ROOM = 0.02
+LIMITS = {1: (6938, 4500), 16: (5009, 2867), 64: (5065, 2885), 256: (5218, 3045)}
+# As far as what is counted may be below its limit.
+ROOM = 0.04
 
 
 def built():
@@ -43,6 +44,6 @@ def test_a_write_takes_no_more_instructions_than_it_did(tmp_path):
             print(f"depth {depth}, {side}: {used:.0f} instructions per write, at most {limit}")
             if used > limit:
                 wrong.append(f"depth {depth}, {side}: {used:.0f} instructions per write, at most {limit} are allowed")
-            elif used < limit * (1 - 2 * ROOM):
-                wrong.append(f"depth {depth}, {side}: lower the limit to {used * (1 + ROOM):.0f}, from {limit}")
+            elif used < limit * (1 - ROOM):
+                wrong.append(f"depth {depth}, {side}: lower the limit to {used * (1 + ROOM / 2):.0f}, from {limit}")
     assert not wrong, "\n".join(wrong)

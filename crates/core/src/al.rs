@@ -36,12 +36,8 @@ impl Resource {
         }
     }
 
-    /// The same for a peer's write (only while the peer has no disk of its own: spec 2.3).
-    pub(crate) fn take_al_for_peer(&mut self, volume: VolumeNr, key: u64, range: SectorRange) {
-        self.take_al_for(volume, AlJob::Peer(key, range));
-    }
-
-    fn take_al_for(&mut self, volume: VolumeNr, job: AlJob) {
+    /// The same for one that has waited, or is a peer's.
+    pub(crate) fn take_al_for(&mut self, volume: VolumeNr, job: AlJob) {
         match self.acquire_al(volume, job.range()) {
             None => self.al_granted(job, false),
             Some(Acquire::Active) => self.al_granted(job, true),
@@ -74,7 +70,18 @@ impl Resource {
     }
 
     /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
+    #[inline]
     pub(crate) fn pump_al(&mut self, volume: VolumeNr) {
+        let dev = &mut self.node.devices[volume];
+        if dev.al_is_due() {
+            self.work_on_al(volume);
+        } else {
+            // Nobody was refused.
+            dev.al_queue.recheck = false;
+        }
+    }
+
+    fn work_on_al(&mut self, volume: VolumeNr) {
         if self.node.devices[volume].al_queue.is_starved() {
             self.repetitions_leave_al(volume);
             self.unsettled_leave_log(volume);

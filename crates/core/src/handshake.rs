@@ -50,7 +50,6 @@ impl Resource {
     }
 
     /// When what waits for the comparison of a volume that the peer does not have goes on without.
-    #[inline(always)]
     pub(crate) fn volumes_timer(&self, peer: NodeId, c: &Connection) -> Option<Instant> {
         match c.nine() {
             Some(_) => c.volumes_timer9(),
@@ -63,7 +62,7 @@ impl Resource {
 
     /// Does anything go on when it is known that a volume is not compared? An attach looks again with the next ping.
     #[inline]
-    fn waits_for_comparison(&self) -> bool {
+    pub(crate) fn waits_for_comparison(&self) -> bool {
         let commands = self.again.is_some() || !self.pending.is_empty() || !self.begun.is_empty();
         commands || self.node.devices.values().any(|dev| dev.due.new_generation_pending)
     }

@@ -270,11 +270,7 @@ impl Node {
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
     pub(crate) fn attach_deadline(&self, peer: NodeId) -> Option<(Instant, VolumeNr)> {
-        // Each turn asks, and mostly there is none.
         let mut first = None;
-        if self.state.volumes.values().all(|volume| volume.disk != DiskState::Negotiating) {
-            return first;
-        }
         for (volume, state) in self.state.volumes.iter() {
             if state.disk == DiskState::Negotiating && self.state.replicates(peer, volume) {
                 let limit = self.devices[volume].disk.attached_at + self.connections[peer].patience_with_answers();
@@ -282,6 +278,11 @@ impl Node {
             }
         }
         first
+    }
+
+    /// Is the peer's word on a disk that is attached here awaited, for any volume?
+    pub(crate) fn is_negotiating(&self) -> bool {
+        self.state.volumes.values().any(|volume| volume.disk == DiskState::Negotiating)
     }
 
     /// Until when a peer that has refused a write must have said what its disk is worth.

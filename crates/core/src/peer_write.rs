@@ -7,6 +7,7 @@ mod queue;
 pub(crate) mod write;
 
 use crate::Resource;
+use crate::al::queue::AlJob;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::io_error::Failure;
 use crate::decide::topic::Topic;
@@ -51,15 +52,16 @@ impl Resource {
             self.out.release(data);
             return self.out.protocol_error(peer, reason, text);
         }
-        let c = &mut self.node.connections[peer];
+        let node = &mut self.node;
+        let c = &mut node.connections[peer];
         flags = flags | c.unsaid_flags();
         let pd = &mut c.peer_devices[volume];
         pd.link.io.saw_seq(seq);
         pd.link.io.count_write();
         pd.link.io.received_bytes += data.len();
-        self.node.devices[volume].note_peers_write();
-        let told = self.may_complete(peer, flags);
-        let epoch = self.node.connections[peer].epochs.join(told);
+        let told = c.may_complete(flags, || node.devices.values().any(Device::needs_flushes));
+        let epoch = c.epochs.join(told);
+        node.devices[volume].note_peers_write();
         if let Some(answer) = self.lost_conflict(peer, volume, action, range, flags) {
             self.out.release(data);
             self.send_ack(peer, volume, answer, range, block_id);
@@ -74,11 +76,13 @@ impl Resource {
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(peer, volume, Packet::RecvAck, range, block_id);
         }
-        let interval = self.node.devices[volume].queue.interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(peer, volume, action);
         let in_mesh = self.node.in_mesh9();
-        let c = &self.node.connections[peer];
-        self.begin_peer_write(PeerWrite {
+        let node = &mut self.node;
+        let c = &mut node.connections[peer];
+        c.peer_devices[volume].link.io.unacked += 1;
+        let queue = &mut node.devices[volume].queue;
+        let write = PeerWrite {
             connection: peer,
             device: volume,
             session: c.session,
@@ -89,33 +93,31 @@ impl Resource {
             data,
             block_id,
             flags,
-            interval,
+            interval: queue.interval_id(),
             position: c.heard_at.filter(|_| in_mesh),
             al_held: false,
             durable,
             came: c.held.came(),
-            started: self.node.now,
-            submitted: self.node.now,
-        });
+            started: node.now,
+            submitted: node.now,
+        };
+        c.working += write.cost();
+        queue.peer_writing.insert(range, write.interval, ());
+        let logged = in_mesh && c.speaks9() && !range.is_empty();
+        self.overtake_answers(peer, volume, range);
+        let key = self.peer_writes.insert(write);
+        self.begin_peer_write(peer, volume, (key, range), logged);
     }
 
     /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
-    fn begin_peer_write(&mut self, write: PeerWrite) {
-        let (peer, volume, range) = (write.connection, write.device, write.range);
-        self.overtake_answers(peer, volume, range);
-        self.node.devices[volume].queue.peer_writing.insert(range, write.interval, ());
-        let c = &mut self.node.connections[peer];
-        c.peer_devices[volume].link.io.unacked += 1;
-        c.working += write.cost();
-        let key = self.peer_writes.insert(write);
-        let in_mesh = self.in_mesh9() && self.node.connections[peer].speaks9() && !range.is_empty();
+    fn begin_peer_write(&mut self, peer: NodeId, volume: VolumeNr, (key, range): (u64, SectorRange), logged: bool) {
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
         let keeps_bitmap = self.node.state.peer_disk(peer, volume) < DiskState::Inconsistent;
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(peer, volume, range);
-            self.take_al_for_peer(volume, key, range);
-        } else if (self.knows_strangers(volume) || in_mesh) && !range.is_empty() {
-            self.take_al_for_peer(volume, key, range);
+        }
+        if (keeps_bitmap || logged || self.knows_strangers(volume)) && !range.is_empty() {
+            self.take_al_for(volume, AlJob::Peer(key, range));
         } else {
             self.peer_write_granted(key, false);
         }
@@ -159,6 +161,7 @@ impl Resource {
         let c = &mut self.node.connections[peer];
         c.working -= w.cost();
         let here = c.session == w.session && c.link.is_some();
+        c.peer_devices[volume].link.io.unacked -= u32::from(here);
         self.node.application_done(volume, w.started, w.range.len());
         let dev = &mut self.node.devices[volume];
         dev.note_peer_write(&w, self.node.now);
@@ -171,7 +174,6 @@ impl Resource {
             self.lacks_peers_write(volume);
         }
         if here {
-            self.node.connections[peer].peer_devices[volume].link.io.unacked -= 1;
             if result.is_ok() && w.told == Told::ReceivedWhenWritten {
                 self.send_ack(peer, volume, Packet::RecvAck, w.range, w.block_id);
             }

@@ -11,6 +11,7 @@ use crate::command::pending::Pending;
 use crate::command::transaction::TransactionSlot;
 use crate::command::two_phase::called_off::CalledOff;
 use crate::config::ResourceConfig;
+use crate::device::Device;
 use crate::dialect9::in_sync::unsaid::Unsaid;
 use crate::dialect9::positions::record::Positions;
 use crate::dialect9::settle::settling::Settling;
@@ -234,7 +235,7 @@ impl Resource {
         }
         match op {
             Op::LocalWrite(key) => {
-                if let Some(b) = self.lower_ended(key).and_then(|volume| self.node.devices[volume].backing.as_mut()) {
+                if let Some(b) = self.lower_ended(key).and_then(|dev| dev.backing.as_mut()) {
                     b.flushing.note_write();
                 }
                 self.local_write_done(key, result);
@@ -328,7 +329,9 @@ impl Resource {
     pub fn on_turn_end(&mut self, now: Instant) {
         self.at(now);
         for peer in self.node.connections.ids() {
-            self.pump_peer(peer);
+            if !self.node.connections[peer].held.is_empty() {
+                self.pump_peer(peer);
+            }
         }
         for volume in self.node.devices.ids() {
             self.pump_requests(volume);
@@ -399,10 +402,10 @@ impl Resource {
     }
 
     /// The own disk is done with a request of this device.
-    fn lower_ended(&mut self, key: u64) -> Option<VolumeNr> {
-        let volume = self.requests.get(key)?.device();
-        self.node.devices[volume].disk.local_pending -= 1;
-        Some(volume)
+    fn lower_ended(&mut self, key: u64) -> Option<&mut Device> {
+        let dev = &mut self.node.devices[self.requests.get(key)?.device()];
+        dev.disk.local_pending -= 1;
+        Some(dev)
     }
 
     /// A fresh generation, never one of the reserved values.

@@ -4,7 +4,7 @@
 //! [`crate::housekeeping`]: the end of the turn does what is due.
 
 use crate::Resource;
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, Link, Phase, Spoken};
 use crate::device::Device;
 use crate::node::Node;
 use units::{Duration, Instant, NodeId};
@@ -22,10 +22,10 @@ macro_rules! timers_of_links {
         }
 
         impl Resource {
-            /// The first of them. Each is asked for by its name, and not in a loop: every turn asks for all, of which
-            /// mostly one is set.
-            fn first_of_link(&self, peer: NodeId, c: &Connection) -> Instant {
-                NEVER$(.min(self.link_timer(peer, c, OfLink::$name).unwrap_or(NEVER)))*
+            /// The first of them, of a link of which something beside the ping is awaited.
+            #[cold]
+            fn first_of_link(&self, c: &Connection) -> Instant {
+                NEVER$(.min(self.link_timer(c.cfg.peer, c, OfLink::$name).unwrap_or(NEVER)))*
             }
         }
     };
@@ -53,7 +53,6 @@ timers_of_links! {
 const NEVER: Instant = Instant(u64::MAX);
 
 impl Resource {
-    #[inline(always)]
     fn link_timer(&self, peer: NodeId, c: &Connection, timer: OfLink) -> Option<Instant> {
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
@@ -109,8 +108,12 @@ impl Resource {
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let mut first = NEVER;
         let mut note = |at: Option<Instant>| first = first.min(at.unwrap_or(NEVER));
-        for (peer, c) in self.node.connections.iter() {
-            note(Some(self.first_of_link(peer, c)));
+        // Each turn asks, and mostly for links of which nothing but the next ping is due.
+        let awaited = self.waits_for_comparison() || !self.transaction.is_free() || self.node.is_negotiating();
+        for c in self.node.connections.values() {
+            let only_ping = !awaited && c.awaits_only_ping();
+            note(if only_ping { Some(c.ping_timer()) } else { Some(self.first_of_link(c)) });
+            debug_assert!(!only_ping || self.first_of_link(c) == c.ping_timer(), "another timer than the ping is set");
             note(c.overdue_timer());
         }
         for dev in self.node.devices.values() {
@@ -121,6 +124,16 @@ impl Resource {
         note(self.positions.timer());
         note(self.next_chore());
         (first != NEVER).then_some(first)
+    }
+}
+
+impl Connection {
+    /// Is the ping the only timer of a link of 8.4's dialect, unless the node itself waits for something?
+    fn awaits_only_ping(&self) -> bool {
+        let runs84 = |link: &Link| link.phase == Phase::Running && matches!(link.spoken, Spoken::Of84(_));
+        self.link.as_ref().is_some_and(runs84)
+            && self.held.number_missing().is_none()
+            && self.peer_devices.values().all(|pd| pd.link.io.refuses.is_none())
     }
 }
 

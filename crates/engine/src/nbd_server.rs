@@ -417,7 +417,7 @@ impl NbdServer {
             let Some(offer) = self.volumes.get(&client.volume) else { return };
             match client.step(&offer.export, self.pool) {
                 Parsed::Nothing => return,
-                Parsed::Request(request, ..) if client.parks(&request, self.pool) => return,
+                Parsed::Request(r, ..) if r.kind == Kind::Read && client.parks(&r, self.pool) => return,
                 Parsed::Progress => {
                     if client.session.export().is_some() && !client.open {
                         client.open = true;
@@ -530,7 +530,7 @@ impl Client {
     fn parks(&mut self, request: &Request, pool: &'static Pool) -> bool {
         let held = self.reading + self.outbox.appended_bytes() - self.outbox.sent_bytes();
         let share = (pool.bytes_for(request.len as usize) / SHARES) as u64;
-        let parks = request.kind == Kind::Read && held > 0 && held + u64::from(request.len) > share;
+        let parks = held > 0 && held + u64::from(request.len) > share;
         self.parked = parks.then_some(*request);
         parks
     }

@@ -34,7 +34,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use units::{ByteLen, Duration, Instant, NodeId, VolumeNr};
+use units::{ByteLen, Duration, Instant, NodeId, VolumeNr, sooner};
 use urbd_core::{Access, Command, LinkDown, LinkUp, Openers, Resource};
 
 /// What to run and where.
@@ -419,13 +419,11 @@ impl Runner {
         }
         let (core_due, links_due) = self.due;
         let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
-        let own = self.look_at_waiting.into_iter().chain(last_word).chain(self.keeper_deadline());
-        let own = own.chain(self.growth.deadline());
         let gate_due = self.gate_deadline();
-        let own = own.chain(gate_due);
-        let deadline = core_due.into_iter().chain(links_due).chain(own).chain(self.leaving_deadline()).min();
-        let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
-        let deadline = if hungry { Some(Instant(0)) } else { deadline };
+        let own = sooner(last_word, sooner(self.keeper_deadline(), self.growth.deadline()));
+        let own = sooner(sooner(self.look_at_waiting, gate_due), sooner(self.leaving_deadline(), own));
+        let deadline = sooner(sooner(core_due, links_due), own);
+        let deadline = if self.inside.as_ref().is_some_and(Inside::is_hungry) { Some(Instant(0)) } else { deadline };
         let taken_in = std::mem::take(&mut self.taken_in);
         // One small turn between large ones does not make a queue shallow.
         self.batch = taken_in.max(self.batch - self.batch.div_ceil(8));
@@ -458,7 +456,9 @@ impl Runner {
         self.growth.order(self.now);
         self.growth.look(self.now);
         self.try_again_to_keep();
-        self.go_on_leaving();
+        if self.is_leaving() {
+            self.go_on_leaving();
+        }
         Ok(())
     }
 
@@ -495,7 +495,7 @@ impl Runner {
                 self.fuse.iter_mut().for_each(|fuse| fuse.set_frozen(frozen));
             }
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
-            while let Some(client) = self.nbd.next_dead() {
+            while let Some(client) = self.requests.is_starved().then(|| self.nbd.next_dead()).flatten() {
                 (0..self.requests.forget(client)).for_each(|_| self.nbd.not_begun(client));
             }
             self.requests.feed_starved();
@@ -512,8 +512,9 @@ impl Runner {
             // Answers wait for those that this node's own writes are about to bring, but not for long.
             let soon = self.ring.inline_bytes().is_some_and(|n| n <= SOON_WRITTEN);
             self.answers_wait = soon && !self.answers_wait;
-            let (core, limit) = (&self.core, self.receive_limit());
-            let paused = |peer| core.held_back(peer) > limit;
+            let (core, pool) = (&self.core, self.pool);
+            // Nothing more is received from a peer of which so much waits in the core.
+            let paused = |peer| core.held_back(peer) > 0 && core.held_back(peer) > (pool.reachable() / 8) as u64;
             self.links.pump(&mut self.ring, self.now, self.answers_wait, paused);
             self.nbd.pump(&mut self.ring);
             if !self.nbd.has_events() {
@@ -677,11 +678,6 @@ impl Runner {
                 log("warning", &text);
             }
         }
-    }
-
-    /// Bytes that a peer may have waiting in the core before nothing more is received from it.
-    fn receive_limit(&self) -> u64 {
-        (self.pool.reachable() / 8) as u64
     }
 
     fn stop(&mut self) {

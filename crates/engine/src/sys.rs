@@ -31,8 +31,8 @@ pub(crate) unsafe fn pread(fd: RawFd, to: *mut u8, len: usize, offset: u64) -> i
 /// # Safety
 /// `from` must be valid for `len` bytes of reads.
 pub(crate) unsafe fn pwrite(fd: RawFd, from: *const u8, len: usize, offset: u64) -> i32 {
-    // SAFETY: the caller vouches for the memory.
-    negative_errno(unsafe { libc::pwrite64(fd, from.cast(), len, offset as i64) } as i64)
+    // SAFETY: the caller vouches for the memory. The C library's own function prepares for being cancelled.
+    negative_errno(unsafe { libc::syscall(libc::SYS_pwrite64, fd, from, len, offset) } as i64)
 }
 
 /// # Safety
@@ -439,12 +439,20 @@ pub(crate) fn become_output(file: &std::fs::File) -> io::Result<()> {
 /// If the kernel is older than Linux 5.11.
 pub fn keep_descriptors_from_children() -> io::Result<()> {
     // SAFETY: three numbers; no memory is involved.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Of close_range(2).
-const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+/// The calling thread has a table of descriptors of its own from now on, with none in it but the standard three and
+/// `kept`: the kernel counts each use of a descriptor whose table several threads have, which makes every call on one
+/// dearer. For the others all stay open, also `kept`. Before Linux 5.9 they share one table all the same.
+pub(crate) fn leave_descriptors(kept: &OwnedFd) {
+    let kept = kept.as_raw_fd() as libc::c_uint;
+    for (first, last) in [(kept + 1, libc::c_uint::MAX), (3, kept.saturating_sub(1))] {
+        // SAFETY: numbers; no memory is involved. Nobody else has what is closed, as the table is its own first.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_UNSHARE) };
+    }
+}
 
 /// The process's effective user and group.
 pub(crate) fn user_and_group() -> (u32, u32) {

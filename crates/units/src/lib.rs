@@ -29,4 +29,4 @@ pub use intervals::IntervalSet;
 pub use rng::Rng;
 pub use serial::is_after;
 pub use size::{ByteLen, SECTOR_SIZE, Sector, SectorRange};
-pub use time::{Duration, Instant};
+pub use time::{Duration, Instant, sooner};

@@ -51,6 +51,15 @@ impl Instant {
     }
 }
 
+/// The earlier of two points of time, of which neither need be. The end of time does not come.
+#[must_use]
+#[inline]
+pub fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    let never = Instant(u64::MAX);
+    let first = a.unwrap_or(never).min(b.unwrap_or(never));
+    (first != never).then_some(first)
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, d: Duration) -> Instant {
@@ -81,5 +90,18 @@ impl fmt::Debug for Instant {
 impl fmt::Debug for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}us", self.0 / 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Instant, sooner};
+
+    #[test]
+    fn the_sooner_of_what_there_is() {
+        let [early, late, never] = [1, 2, u64::MAX].map(|t| Some(Instant(t)));
+        assert_eq!([sooner(early, late), sooner(late, early), sooner(None, late)], [early, early, late]);
+        assert_eq!([sooner(late, None), sooner(never, None), sooner(never, early)], [late, None, early]);
+        assert_eq!(sooner(None, None), None);
     }
 }

@@ -3,8 +3,6 @@
 use crate::Resource;
 use crate::config::Protocol;
 use crate::connection::Connection;
-use crate::device::Device;
-use crate::node::Node;
 use crate::peer_write::write::{PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
@@ -60,27 +58,24 @@ impl Resource {
     }
 }
 
-impl Node {
+impl Connection {
     /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
     ///
     /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
     /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
     /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
-    pub(super) fn may_complete(&self, peer: NodeId, flags: DpFlags) -> Told {
-        let c = &self.connections[peer];
+    pub(super) fn may_complete(&self, flags: DpFlags, needs_flushes: impl FnOnce() -> bool) -> Told {
         let asks = |flag| flags.contains(flag);
         let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
-        let gains = || !c.epochs.come_singly() && !self.devices.values().any(Device::needs_flushes);
-        match c.cfg.protocol {
+        let gains = || !self.epochs.come_singly() && !needs_flushes();
+        match self.cfg.protocol {
             _ if asks(DpFlags::MAY_SET_IN_SYNC) => Told::Early,
             Protocol::C if written => Told::WhenWritten,
             Protocol::B if received && !written && gains() => Told::ReceivedWhenWritten,
             _ => Told::Early,
         }
     }
-}
 
-impl Connection {
     /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
     pub(super) fn unsaid_flags(&self) -> DpFlags {
         match self.cfg.protocol {

@@ -28,29 +28,28 @@ pub(crate) struct DataQueue {
 }
 
 impl DataQueue {
-    /// A packet comes. The first one is looked at as if it were [taken](Self::take), any other is [pushed](Self::push).
-    pub(super) fn comes(&mut self, packet: &HeldPacket) {
-        self.bytes += packet.cost();
-    }
-
+    /// One comes behind others. If there are none it is looked at as if it were [taken](Self::take).
     pub(super) fn push(&mut self, packet: HeldPacket) {
+        self.bytes += packet.cost();
         self.packets.push_back(packet);
     }
 
     /// The first one, to be looked at: it [goes on](Self::goes_on), or [waits](Self::waits).
     pub(super) fn take(&mut self) -> Option<HeldPacket> {
-        self.packets.pop_front()
+        let first = self.packets.pop_front()?;
+        self.bytes -= first.cost();
+        Some(first)
     }
 
     /// It must wait, and perhaps for a sequence number that is missing.
     pub(super) fn waits(&mut self, packet: HeldPacket, number_missing: bool, now: Instant) {
         self.number_missing = number_missing.then(|| self.number_missing.unwrap_or(now));
+        self.bytes += packet.cost();
         self.packets.push_front(packet);
     }
 
     pub(super) fn goes_on(&mut self, packet: &HeldPacket) {
         self.number_missing = None;
-        self.bytes -= packet.cost();
         self.came = packet.came;
     }
 

@@ -18,7 +18,6 @@ impl Resource {
     pub(crate) fn queue_data(&mut self, peer: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         let next = HeldPacket { came: self.node.now, volume, packet, payload };
         let c = &mut self.node.connections[peer];
-        c.held.comes(&next);
         if c.link.is_none() || !c.held.is_empty() {
             c.held.push(next);
             self.pump_peer(peer);

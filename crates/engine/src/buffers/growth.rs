@@ -9,7 +9,6 @@ use crate::sys;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use units::{Duration, Instant};
@@ -53,9 +52,10 @@ impl Growth {
     pub(crate) fn start(pools: &[&'static Pool]) -> io::Result<Growth> {
         let (orders, taken) = sync_channel::<Order>(ORDERS);
         let (tell, ended) = sync_channel(2 * ORDERS);
-        let event = Arc::new(sys::event()?);
+        let event = sys::event()?;
         let readable = Rc::new(event.try_clone()?);
         let work = move || {
+            sys::leave_descriptors(&event);
             while let Ok(order) = taken.recv() {
                 let done = if order.fetch { order.place.fetch().is_ok() } else { order.place.give_back() };
                 if tell.send((order, done)).is_err() {
@@ -242,6 +242,41 @@ mod tests {
 
     fn take_all(pool: &'static Pool, len: usize) -> Vec<Buf> {
         std::iter::from_fn(|| pool.take(len)).collect()
+    }
+
+    /// Descriptors of each thread that fetches memory, but for the standard three.
+    fn descriptors_of_threads() -> Vec<Vec<u32>> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+        let ours = |task: &std::path::PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "urbd-memory")
+        };
+        let descriptors = |task: std::path::PathBuf| {
+            let names =
+                std::fs::read_dir(task.join("fd")).into_iter().flatten().flatten().map(|entry| entry.file_name());
+            names.filter_map(|name| name.to_str()?.parse().ok()).filter(|number| *number > 2).collect()
+        };
+        tasks.filter(ours).map(descriptors).collect()
+    }
+
+    #[test]
+    fn the_thread_has_no_descriptor_but_its_event() {
+        let (_, mut growth) = growing();
+        let began = std::time::Instant::now();
+        // Those of other tests may be beginning or ending.
+        while descriptors_of_threads().iter().any(|descriptors| descriptors.len() > 1) {
+            assert!(began.elapsed().as_secs() < 60, "{:?}", descriptors_of_threads());
+            thread::yield_now();
+        }
+        assert!(!descriptors_of_threads().is_empty());
+        // It still hears of its orders, and tells what it has done.
+        let event = growth.event();
+        drop(take_all(growth.pools[0], 4096));
+        growth.order(at(0));
+        let mut fds = [libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&*event), events: libc::POLLIN, revents: 0 }];
+        while fds[0].revents == 0 {
+            sys::poll(&mut fds, -1).unwrap();
+        }
+        settle(&mut growth, at(0));
     }
 
     #[test]

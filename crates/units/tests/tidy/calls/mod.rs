@@ -44,7 +44,7 @@ const CRATES: [(&str, &[&str]); 3] =
 /// What is true today, of each of [`CRATES`] in that order.
 #[rustfmt::skip]
 const LIMITS: &[(&str, [usize; 3])] = &[
-    ("methods of the largest type", [709, 105, 223]),
+    ("methods of the largest type", [709, 104, 223]),
     ("of these with &mut", [639, 63, 154]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
