@@ -208,10 +208,15 @@ impl Node {
 }
 
 impl Node {
-    /// Is the peer about to say how much it has of a lost Primary's writes, or this node?
+    /// Is the peer about to say how much it has of a lost Primary's writes, or this node? Or does what follows from that
+    /// begin, and has the peer not come to the same yet?
     pub(super) fn awaits_survivor(&self, peer: NodeId) -> bool {
         let mut losses = self.connections.values().map(|c| c.loss);
-        self.connections[peer].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
+        let survivor = &self.connections[peer].survivor;
+        let begins =
+            |volume| matches!(self.state.replication(peer, volume), Replication::WFBitMapS | Replication::WFBitMapT);
+        let open = survivor.told.is_some() || self.devices.ids().any(begins);
+        survivor.until.is_some() && open || losses.any(|loss| loss != Loss::Told)
     }
 
     /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Not for long: a node whose

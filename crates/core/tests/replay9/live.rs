@@ -2,10 +2,10 @@
 //! place of the urbd that was recorded. It must come to the same conclusion as each of them.
 
 use crate::VOLUME;
-use crate::node::{Node, Start};
+use crate::node::{Node, Sent, Start};
 use crate::recording::{Said, live_conversation};
 use crate::starts::{others_of, start_of};
-use units::{Duration, Instant, NodeId, Sector};
+use units::{Duration, Generation, Instant, NodeId, NodeMask, Sector};
 use urbd_core::{Command, LinkUp, RequestKind};
 use wire::{ConnState, Packet, Socket};
 
@@ -141,6 +141,25 @@ impl Live {
         assert!(told, "node {peer} gets neither the write nor word of it: {:#?}", self.node.sent);
     }
 
+    /// The peer has written all that it has asked for, without delay.
+    fn confirm_copied(&mut self, peer: NodeId) {
+        let mut quiet = 0;
+        while quiet < 2 {
+            self.pass();
+            let reply = |s: &Sent| match &s.packet {
+                Packet::RsDataReply(b) if s.peer == peer => Some((b.sector, b.block_id, b.size)),
+                _ => None,
+            };
+            let copied: Vec<_> = self.node.sent.iter().filter_map(reply).collect();
+            self.node.sent.retain(|s| reply(s).is_none());
+            quiet = if copied.is_empty() { quiet + 1 } else { 0 };
+            for (sector, block_id, size) in copied {
+                let ack = wire::BlockAck { sector, block_id, size, seq: 0 };
+                self.node.hear_from(peer, self.now, Socket::Control, VOLUME, Packet::RsWriteAck(ack));
+            }
+        }
+    }
+
     fn promote(&mut self) {
         self.node.command(self.now, Command::Primary { force: false });
         self.node.turn(self.now);
@@ -181,4 +200,60 @@ fn a_primary_that_comes_back_replicates_to_a_kernel() {
     live.connect(2);
     live.is_as_the_kernel_says(2);
     live.next_write_comes_to(2);
+}
+
+/// The generation that a packet names as the present one, if it is one with data.
+fn generation_in(packet: &Packet) -> Option<Generation> {
+    match packet {
+        Packet::Uuids110(u) => Some(u.current).filter(|g| !g.same(Generation::JUST_CREATED)),
+        _ => None,
+    }
+}
+
+/// Two fresh peers are brought up to date by this node, which is Primary by force, and nobody writes. Node 1 is done
+/// before node 2, a kernel, says what it has. For all of that both are told that they have the same: otherwise they keep
+/// bits for each other.
+#[test]
+fn two_that_are_brought_up_to_date_learn_that_they_are_in_sync() {
+    let mut live = Live::of("02", &[1, 2]);
+    live.connect(1);
+    live.connect(2);
+    live.node.command(live.now, Command::Primary { force: true });
+    live.node.turn(live.now);
+    (0..20).for_each(|_| live.pass());
+    let begun =
+        live.said.iter().find(|s| s.from == URBD && generation_in(&s.packet).is_some()).expect("it begins").clone();
+    let recorded = generation_in(&begun.packet);
+    let ours = live.node.sent.iter().find_map(|s| generation_in(&s.packet)).expect("a generation begins");
+    let skipped = |s: &Said| matches!(s.packet, Packet::Ping | Packet::PingAck | Packet::TwopcYes(_));
+    let until = live.said.iter().find(|s| s.packet == Packet::Disconnect).map_or(Instant(u64::MAX), |s| s.at);
+    let theirs = live.said.iter().filter(|s| s.to == URBD && s.at > begun.at && s.at < until && !skipped(s));
+    for mut said in theirs.cloned().collect::<Vec<_>>() {
+        if let Packet::Uuids110(u) = &mut said.packet
+            && recorded.is_some_and(|recorded| recorded.same(u.current))
+        {
+            u.current = ours.with_primary_bit(false);
+        }
+        // This node sends all as data; the kernel was told what is zeroes. It confirms each before it says more.
+        let asks = matches!(said.packet, Packet::RsThinDagtagReq(_) | Packet::RsDagtagReq(_));
+        if matches!(said.packet, Packet::RsWriteAck(_)) {
+            continue;
+        }
+        if !asks {
+            live.confirm_copied(said.from);
+        }
+        live.node.hear_from(said.from, live.now, said.stream, said.volume, said.packet);
+        live.pass();
+    }
+    (0..100).for_each(|_| live.pass());
+    let both = NodeMask::default().with(NodeId::new(1).unwrap()).with(NodeId::new(2).unwrap());
+    for peer in both {
+        let told = live.node.sent.iter().filter(|s| s.peer == peer);
+        let told = told.filter_map(|s| match &s.packet {
+            Packet::PeersInSync(told) if told.nodes.nodes() == both => Some((told.sector, told.size.0 / 512)),
+            _ => None,
+        });
+        let sectors: u64 = told.collect::<std::collections::BTreeMap<_, _>>().values().sum();
+        assert_eq!(sectors, live.node.core.snapshot().devices[0].size.0 / 512, "to {peer}: {:#?}", live.node.notes);
+    }
 }
