@@ -196,7 +196,7 @@ impl Resource {
         let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let write = |at: u64, bytes: Box<[u8]>| MetaOp::Write { offset: at, bytes, flush_before: flush, fua: flush };
         let offset = b.layout.superblock_at().0;
-        match b.writer.wanted(b.md.current, confirmed) {
+        match b.writer.superblock_due(b.md.current, confirmed) {
             Wanted::Present => {}
             Wanted::Nothing => return,
             Wanted::Note(noted) => {
@@ -330,8 +330,7 @@ impl Resource {
         self.out.chores.mark();
         let untold = self.node.devices[volume].backing.as_mut().is_some_and(|b| b.writer.is_untold());
         if untold {
-            let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect();
-            nine.into_iter().for_each(|peer| self.send_uuids(peer, volume, UuidFlags::NEW_DATAGEN));
+            self.tell_uuids(volume, UuidFlags::NEW_DATAGEN);
         }
         if let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.put_told();

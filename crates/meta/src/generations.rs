@@ -61,8 +61,8 @@ impl Superblock {
         }
     }
 
-    /// This superblock with a note of a generation of which peers are to hear. It stands at the head of the history, and
-    /// bit 0, which means nothing there, says that it is no past one yet. To DRBD it is one.
+    /// This superblock with a note of a generation of which peers are to hear. It stands at the head of the history,
+    /// and bit 0, which means nothing there, says that it is no past one yet. To DRBD it is one.
     #[must_use]
     pub fn with_note(&self, g: Generation) -> Superblock {
         let mut noted = self.clone();

@@ -33,16 +33,17 @@ fn no_copy_parts_from_a_generation_that_nobody_wrote_in() {
     for (returns, steps) in RETURNS {
         for (beside, settings) in KERNELS {
             for heard in [true, false] {
-                // A kernel does not say when it has the generation on its disk: the Primary goes on when it has been told.
+                // A kernel does not say when it has the generation on its disk: the Primary goes on when it has told.
                 if (returns, beside, heard) == ("the-other-first", "-beside-a-kernel", false) {
                     continue;
                 }
                 for effects in 0..EFFECTS {
                     let hold = if heard { "" } else { "hold A data B\n" };
+                    let end = "wait 1\nkill B &\nkill A &\nwait 2";
                     text += &format!(
                         "scenario {returns}{beside}-{effects}-{heard}\nset nodes 3\nset dialect 124\nset in-step\n{settings}\
-                         wait 10\nkill C\nwait 10\nprimary A\n{hold}kill A after {effects} &\nwrite A 0 &\nwait 1\nkill B &\n\
-                         kill A &\nwait 2\n{steps}wait 20\n"
+                         wait 10\nkill C\nwait 10\nprimary A\n{hold}kill A after {effects} &\nwrite A 0 &\n{end}\n\
+                         {steps}wait 20\n"
                     );
                 }
             }

@@ -54,8 +54,8 @@ pub enum Private {
     SaysWhenDurable,
     /// What is past for a Primary is so for who has its generation.
     LearnsPast,
-    /// A Primary that has not written yet, and that who crashed as Primary would overwrite, begins its generation first.
-    /// The peer finds by DRBD's own rules that it is behind.
+    /// A Primary that has not written yet, and that who crashed as Primary would overwrite, begins its generation
+    /// first. The peer finds by DRBD's own rules that it is behind.
     BeginsFirst,
 }
 

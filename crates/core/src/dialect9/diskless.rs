@@ -4,8 +4,10 @@
 
 use crate::Resource;
 use crate::api::Severity;
+use crate::decide::Reason;
 use crate::decide::state::State;
 use crate::decide::topic::Topic;
+use crate::dialect9::handshake::attempt::Verdict;
 use crate::node::Node;
 use crate::peer_device::PeerDevice;
 use crate::state::to_settle::ToSettle;
@@ -52,7 +54,8 @@ impl Resource {
     /// generation of this disk (7.3).
     pub(crate) fn current_uuid_received(&mut self, peer: NodeId, volume: VolumeNr, packet: CurrentUuid) {
         if !self.node.state.is_connected(peer) {
-            return self.refuse_diskless9(peer);
+            // A node without a disk shakes hands.
+            return self.judge_attempt(peer, Verdict::Disconnect(Reason::DisklessUnspoken));
         }
         let primary = self.node.state.peers[peer].role() == Role::Primary;
         if !primary

@@ -109,13 +109,7 @@ impl Resource {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
-        self.begin_due_generation(volume);
-    }
-
-    /// The generation that is due with the first write begins now.
-    pub(super) fn begin_due_generation(&mut self, volume: VolumeNr) {
-        self.node.devices[volume].queue.recheck = true;
-        self.node.devices[volume].due.first_write = FirstWrite::Nothing;
+        self.node.devices[volume].first_write_begins();
         self.begin_among_peers9(volume);
     }
 
@@ -153,15 +147,15 @@ impl Resource {
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, volume: VolumeNr) {
-        let before = self.node.devices[volume].backing.as_ref().map(|b| b.writer.before(&b.md));
+        let before = self.node.devices[volume].backing.as_ref().map(|b| b.writer.superblock_before(&b.md));
         if !self.begin_generation9(volume, None) {
             return;
         }
         self.node.devices[volume].due.first_write = FirstWrite::Writing { due: false };
-        let heard = self.connected().any(|(peer, c)| c.speaks9() && self.node.state.replicates(peer, volume));
+        let heard = self.node.state.replicates_anywhere(volume);
         match (&mut self.node.devices[volume].backing, before) {
-            (Some(b), Some(before)) if heard => b.writer.note(before),
-            (Some(b), _) => b.writer.note_nothing(),
+            (Some(b), Some(before)) if heard => b.writer.begin_noted(before),
+            (Some(b), _) => b.writer.begin_unnoted(),
             _ => {}
         }
     }
@@ -203,7 +197,7 @@ impl Node {
             let c = &self.connections[*peer];
             let pair = self.state.pair(*peer, volume);
             let part = pair.replication == Replication::Established && pair.disk == DiskState::UpToDate;
-            part && c.speaks9() && c.decides_by(Private::SaysWhenDurable)
+            part && c.decides_by(Private::SaysWhenDurable)
         };
         let has = |peer: NodeId| {
             self.connections[peer].peer_devices[volume].told_current().is_some_and(|theirs| theirs.same(b.md.current))
@@ -239,6 +233,12 @@ impl Node {
 }
 
 impl Device {
+    /// The generation that is due with the first write begins now.
+    pub(crate) fn first_write_begins(&mut self) {
+        self.queue.recheck = true;
+        self.due.first_write = FirstWrite::Nothing;
+    }
+
     /// The generation is on disk, or there is no disk any more: no write waits for it.
     pub(crate) fn first_write_settled(&mut self) {
         let FirstWrite::Writing { due } = self.due.first_write else { return };

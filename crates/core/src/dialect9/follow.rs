@@ -49,7 +49,7 @@ impl Resource {
         theirs: &StateWord,
     ) -> bool {
         let first = said == Replication::Off && says != Replication::Off;
-        if !first || !self.in_mesh9() || !self.may_differ(peer) {
+        if !first || !self.may_differ(peer) {
             return false;
         }
         let own = self.node.state.replication(peer, volume);
@@ -125,14 +125,14 @@ impl Node {
     /// May the peer have come to something else than this node?
     fn may_differ(&self, peer: NodeId) -> bool {
         let c = &self.connections[peer];
-        c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
+        self.in_mesh9() && c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
     }
 
     /// Has the peer, which may have come to something else, not said yet what it has come to? A resync that both must
     /// agree to would meet the one that the peer begins.
     pub(crate) fn is_unheard(&self, peer: NodeId, volume: VolumeNr) -> bool {
         let says = self.connections[peer].peer_devices[volume].link.told.says;
-        says == Replication::Off && self.in_mesh9() && self.connections[peer].speaks9() && self.may_differ(peer)
+        says == Replication::Off && self.may_differ(peer)
     }
 
     /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts

@@ -171,17 +171,9 @@ impl Resource {
             self.tell_uuids(volume, UuidFlags::NONE);
         } else {
             self.generation_begun_by(peer, volume, packet.current, packet.nodes.nodes());
-            self.learn_past(peer, volume, packet);
-        }
-    }
-
-    /// What is past for a Primary is so for who has its generation: a third node may have one of these alone, which the
-    /// Primary has noted, and lost before it was its own (7.2).
-    fn learn_past(&mut self, peer: NodeId, volume: VolumeNr, packet: &Uuids110) {
-        let learns = self.node.connections[peer].decides_by(Private::LearnsPast);
-        let Some(b) = &mut self.node.devices[volume].backing else { return };
-        if b.md.current.same(packet.current) && learns {
-            packet.history.iter().rev().for_each(|past| b.md.push_history(*past, None));
+            if self.node.connections[peer].decides_by(Private::LearnsPast) {
+                self.node.devices[volume].learn_past(packet);
+            }
         }
     }
 
@@ -223,7 +215,7 @@ impl Resource {
         self.out.note(crate::api::Severity::Info, Some(volume), Some(peer), Topic::NewGeneration, text);
         let waits = self.node.connections[peer].decides_by(Private::SaysWhenDurable);
         match self.node.devices[volume].backing.as_mut().filter(|_| waits) {
-            Some(b) => b.writer.heard_of_generation(),
+            Some(b) => b.writer.generation_heard(),
             None => self.tell_uuids(volume, UuidFlags::NONE),
         }
     }
@@ -257,6 +249,16 @@ impl Resource {
         let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
         let gets = NodeId::all().filter(homeless).take(vacant);
         gets.fold(rotated, NodeMask::with)
+    }
+}
+
+impl Device {
+    /// What is past for a Primary is so for who has its generation: a third node may have one of these alone, which the
+    /// Primary has noted, and lost before it was its own (7.2).
+    fn learn_past(&mut self, packet: &Uuids110) {
+        if let Some(b) = self.backing.as_mut().filter(|b| b.md.current.same(packet.current)) {
+            packet.history.iter().rev().for_each(|past| b.md.push_history(*past, None));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::decide::private::{Decides, Private};
 use crate::decide::split_brain::{RrConflict, Side};
 use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
-use crate::decide::uuid9::{Direction, Strategy};
+use crate::decide::uuid9::Strategy;
 use crate::decide::view::Kind;
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
 use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
@@ -22,14 +22,6 @@ use crate::node::Node;
 use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
-
-/// The state in which a resync begins that this node knows how to prepare.
-fn begins(strategy: Strategy) -> Option<Replication> {
-    strategy.direction().map(|direction| match direction {
-        Direction::Source => Replication::WFBitMapS,
-        Direction::Target => Replication::WFBitMapT,
-    })
-}
 
 impl Resource {
     /// Says everything about every volume: what the peer needs to decide (5.1).
@@ -80,11 +72,6 @@ impl Resource {
         }
     }
 
-    /// A node without a disk shakes hands.
-    pub(crate) fn refuse_diskless9(&mut self, peer: NodeId) {
-        self.judge_attempt(peer, Verdict::Disconnect(Reason::DisklessUnspoken));
-    }
-
     /// The sizes do not fit.
     pub(crate) fn refuse_sizes9(&mut self, peer: NodeId, reason: Reason) {
         if self.node.state.is_connected(peer) {
@@ -125,7 +112,7 @@ impl Resource {
         self.judge_attempt(peer, Verdict::Connect);
     }
 
-    fn judge_attempt(&mut self, peer: NodeId, verdict: Verdict) {
+    pub(super) fn judge_attempt(&mut self, peer: NodeId, verdict: Verdict) {
         let Some(attempt) = self.node.connections[peer].attempt_mut() else { return };
         let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
         attempt.verdict = match (attempt.verdict, verdict) {
@@ -166,7 +153,7 @@ impl Resource {
         let both = [own.role, other.role] == [Role::Primary; 2];
         if both && !self.node.connections[peer].cfg.two_primaries {
             if self.node.connections[peer].cfg.rr_conflict == RrConflict::RetryConnect {
-                self.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
+                self.out.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
                 return Err(Verdict::Retry(Reason::TwoPrimariesMeet));
             }
             return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
@@ -201,11 +188,17 @@ impl Resource {
             return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
         }
         let (strategy, reason) = self.direction(peer, volume, found, [own, other]);
-        if self.begins_before_overwritten(peer, volume, (strategy, reason), [own, other]) {
-            return Err(Verdict::Retry(Reason::HandshakeChanged));
+        let sides = ([own, other], self.in_mesh9());
+        if self.node.begins_before_overwritten(peer, volume, (strategy, reason), sides) {
+            self.node.devices[volume].first_write_begins();
+            self.begin_among_peers9(volume);
+            if self.node.devices[volume].generation_in_flight() {
+                return Err(Verdict::Retry(Reason::HandshakeChanged));
+            }
         }
-        let begins = self.node.begins_by(peer, strategy, reason, [own, other]);
-        self.says_primary_is_lost(peer, volume, &begins);
+        let begins = self.node.begins_by(peer, strategy, reason, sides);
+        let policy = self.node.connections[peer].cfg.rr_conflict;
+        self.out.says_primary_is_lost(policy, (peer, volume), &begins);
         // What begins, not what was found: a Primary is the source of who crashed as one.
         let source = match begins {
             Ok(Replication::WFBitMapS) => Some(true),
@@ -738,11 +731,6 @@ fn nothing_to_take(rule: Reason, sides: [Told<'_>; 2]) -> bool {
     let one_is = sides.iter().any(|told| told.role == Role::Primary);
     let clean = |told: &Told<'_>| told.uuids.dirty_bits == 0 && told.disk == DiskState::UpToDate;
     rule == Reason::CrashedPrimary && one_is && sides.iter().all(clean)
-}
-
-/// Why the nodes stay apart.
-fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
-    if strategy == Strategy::Unrelated { Reason::UnrelatedData } else { rule }
 }
 
 impl Connection {

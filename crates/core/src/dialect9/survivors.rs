@@ -208,8 +208,8 @@ impl Node {
 }
 
 impl Node {
-    /// Is the peer about to say how much it has of a lost Primary's writes, or this node? Or does what follows from that
-    /// begin, and has the peer not come to the same yet?
+    /// Is the peer about to say how much it has of a lost Primary's writes, or this node? Or does what follows from
+    /// that begin, and has the peer not come to the same yet?
     pub(super) fn awaits_survivor(&self, peer: NodeId) -> bool {
         let mut losses = self.connections.values().map(|c| c.loss);
         let survivor = &self.connections[peer].survivor;

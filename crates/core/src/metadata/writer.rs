@@ -69,7 +69,7 @@ impl MdWriter {
     }
 
     /// A generation has begun that peers are to hear of; the superblock was this one before.
-    pub(crate) fn note(&mut self, before: Superblock) {
+    pub(crate) fn begin_noted(&mut self, before: Superblock) {
         let Some(beginning) = &mut self.beginning else {
             self.beginning = Some(Beginning { before, step: Step::Due });
             return;
@@ -82,12 +82,12 @@ impl MdWriter {
     }
 
     /// The superblock as it is has a generation that a Primary has begun.
-    pub(crate) fn heard_of_generation(&mut self) {
+    pub(crate) fn generation_heard(&mut self) {
         self.heard = Some(self.wanted);
     }
 
     /// The superblock before another generation begins.
-    pub(crate) fn before(&self, md: &Superblock) -> Superblock {
+    pub(crate) fn superblock_before(&self, md: &Superblock) -> Superblock {
         let mut before = md.clone();
         self.noted.into_iter().for_each(|noted| before.push_history(noted, None));
         before
@@ -99,7 +99,7 @@ impl MdWriter {
     }
 
     /// A generation has begun that nobody is there to hear of.
-    pub(crate) fn note_nothing(&mut self) {
+    pub(crate) fn begin_unnoted(&mut self) {
         self.beginning = None;
     }
 
@@ -120,7 +120,7 @@ impl MdWriter {
 
     /// What is to be written. `current`: the present generation in memory; `confirmed`: the peers that have heard of it
     /// have it on disk.
-    pub(super) fn wanted(&mut self, current: Generation, confirmed: bool) -> Wanted {
+    pub(super) fn superblock_due(&mut self, current: Generation, confirmed: bool) -> Wanted {
         match &mut self.beginning {
             Some(Beginning { step: Step::Told, .. }) if confirmed => {
                 self.beginning = None;

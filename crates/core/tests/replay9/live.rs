@@ -211,8 +211,8 @@ fn generation_in(packet: &Packet) -> Option<Generation> {
 }
 
 /// Two fresh peers are brought up to date by this node, which is Primary by force, and nobody writes. Node 1 is done
-/// before node 2, a kernel, says what it has. For all of that both are told that they have the same: otherwise they keep
-/// bits for each other.
+/// before node 2, a kernel, says what it has. For all of that both are told that they have the same: otherwise they
+/// keep bits for each other.
 #[test]
 fn two_that_are_brought_up_to_date_learn_that_they_are_in_sync() {
     let mut live = Live::of("02", &[1, 2]);

@@ -2,8 +2,6 @@
 //! 11 and 12).
 
 use super::attempt::{Told, Verdict};
-use super::{begins, reason_against};
-use crate::Resource;
 use crate::api::Severity;
 use crate::decide::direction9::{self, Conflict};
 use crate::decide::handler::Handler;
@@ -14,6 +12,7 @@ use crate::decide::uuid9::{Direction, Strategy};
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
+use crate::outbox::Outbox;
 use units::{NodeId, VolumeNr};
 
 impl Node {
@@ -23,7 +22,7 @@ impl Node {
         peer: NodeId,
         strategy: Strategy,
         reason: Reason,
-        sides: [Told<'_>; 2],
+        (sides, several): ([Told<'_>; 2], bool),
     ) -> Result<Replication, Verdict> {
         let [own, other] = sides;
         let policy = self.connections[peer].cfg.rr_conflict;
@@ -37,57 +36,46 @@ impl Node {
                 _ => Replication::WFBitMapT,
             }),
             Strategy::Retry => Err(Verdict::Retry(reason)),
-            _ if self.overwrites_primary(strategy, sides) => overwritten(policy, reason, strategy),
+            _ if overwrites_primary(strategy, sides, several) => overwritten(policy, reason, strategy),
             _ if direction9::gives_in(policy, reason, strategy, other.role, other.disk) => Ok(Replication::WFBitMapT),
             strategy => begins(strategy).ok_or_else(|| Verdict::Disconnect(reason_against(strategy, reason))),
         }
     }
-
-    /// Would the good data of this node, which is Primary, be overwritten, and be lost where anything differs?
-    fn overwrites_primary(&self, strategy: Strategy, [own, other]: [Told<'_>; 2]) -> bool {
-        let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
-        let good = own.role == Role::Primary && own.disk >= DiskState::Consistent;
-        strategy.direction() == Some(Direction::Target) && good && (dirty || self.in_mesh9())
-    }
 }
 
-impl Resource {
-    /// Who crashed as Primary would overwrite this node, which has been promoted since, and has not written yet? Both
-    /// have the generation that the peer has written in. This node's begins now, not with its first write, so that the
-    /// peer is behind. Returns whether it has begun: what has been told is of the past.
+impl Node {
+    /// Would who crashed as Primary overwrite this node, which has been promoted since, and has not written yet? Both
+    /// have the generation that the peer has written in. When this node's begins, and not only with its first write,
+    /// the peer is behind.
     pub(super) fn begins_before_overwritten(
-        &mut self,
+        &self,
         peer: NodeId,
         volume: VolumeNr,
         (strategy, reason): (Strategy, Reason),
-        sides: [Told<'_>; 2],
+        (sides, several): ([Told<'_>; 2], bool),
     ) -> bool {
-        let pending = matches!(self.node.devices[volume].due.first_write, FirstWrite::Due | FirstWrite::Pinging(_));
-        let applies = reason == Reason::CrashedPrimary
-            && pending
-            && !self.node.state.is_connected(peer)
-            && self.node.connections[peer].decides_by(Private::BeginsFirst)
-            && self.node.overwrites_primary(strategy, sides);
-        if applies {
-            self.begin_due_generation(volume);
-        }
-        applies && matches!(self.node.devices[volume].due.first_write, FirstWrite::Writing { .. })
+        reason == Reason::CrashedPrimary
+            && matches!(self.devices[volume].due.first_write, FirstWrite::Due | FirstWrite::Pinging(_))
+            && !self.state.is_connected(peer)
+            && self.connections[peer].decides_by(Private::BeginsFirst)
+            && overwrites_primary(strategy, sides, several)
     }
+}
 
+impl Outbox {
     /// This node has refused to be overwritten.
     pub(super) fn says_primary_is_lost(
         &mut self,
-        peer: NodeId,
-        volume: VolumeNr,
+        policy: RrConflict,
+        (peer, volume): (NodeId, VolumeNr),
         begins: &Result<Replication, Verdict>,
     ) {
-        let policy = self.node.connections[peer].cfg.rr_conflict;
         match begins {
             Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)) if policy == RrConflict::CallPriLost => {
-                self.out.handler(Handler::PriLost, Some(volume), Some(peer));
+                self.handler(Handler::PriLost, Some(volume), Some(peer));
             }
             Err(Verdict::Retry(reason @ Reason::PrimaryWouldBeTarget)) => {
-                self.says_it_tries_again(peer, volume, *reason)
+                self.says_it_tries_again(peer, volume, *reason);
             }
             _ => {}
         }
@@ -96,8 +84,16 @@ impl Resource {
     /// `rr-conflict retry-connect`: the nodes cannot be connected until a person does something, and try each second.
     pub(super) fn says_it_tries_again(&mut self, peer: NodeId, volume: VolumeNr, reason: Reason) {
         let text = format!("{reason}; trying again each second (rr-conflict retry-connect)");
-        self.out.note(Severity::Warning, Some(volume), Some(peer), reason, text);
+        self.note(Severity::Warning, Some(volume), Some(peer), reason, text);
     }
+}
+
+/// Would the good data of this node, which is Primary, be overwritten, and be lost where anything differs? Of `several`
+/// nodes a third one may have marked what differs.
+fn overwrites_primary(strategy: Strategy, [own, other]: [Told<'_>; 2], several: bool) -> bool {
+    let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
+    let good = own.role == Role::Primary && own.disk >= DiskState::Consistent;
+    strategy.direction() == Some(Direction::Target) && good && (dirty || several)
 }
 
 /// What `rr-conflict` makes of it.
@@ -108,4 +104,17 @@ fn overwritten(policy: RrConflict, reason: Reason, strategy: Strategy) -> Result
         Conflict::Overwritten => Ok(Replication::WFBitMapT),
         Conflict::IsSource => Ok(Replication::WFBitMapS),
     }
+}
+
+/// The state in which a resync begins that this node knows how to prepare.
+fn begins(strategy: Strategy) -> Option<Replication> {
+    strategy.direction().map(|direction| match direction {
+        Direction::Source => Replication::WFBitMapS,
+        Direction::Target => Replication::WFBitMapT,
+    })
+}
+
+/// Why the nodes stay apart.
+fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
+    if strategy == Strategy::Unrelated { Reason::UnrelatedData } else { rule }
 }

@@ -55,7 +55,7 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("bools as fields", [148, 58, 54]),
     ("bools in fields and variants", [207, 74, 76]),
     ("questions of dialect and version", [206, 3, 1]),
-    ("lines, in hundreds", [271, 122, 100]),
+    ("lines, in hundreds", [274, 122, 101]),
 ];
 
 /// What is known of a type by its methods.
