@@ -207,7 +207,7 @@ impl Resource {
                 self.come_back(peer, again)
             }
             Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
-            Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
+            Waiting::Down { force, leave: Leave { step, asked: Some(_), .. } } => {
                 let next = self.disconnect_result(from, step, outcome.map_err(|r| r.code));
                 self.leave_peer_result(from, force, next)
             }
@@ -316,9 +316,13 @@ impl Resource {
                 Progress::Ended(Ok(())) | Progress::Left => {}
             }
         }
-        if let Some(peer) =
-            self.node.connections.ids().find(|peer| self.node.state.connection(*peer) != ConnectionState::StandAlone)
-        {
+        // A Primary is left last: its fencing policy demands that this disk is outdated then, which it cannot be while
+        // another node is connected that has the same data.
+        let state = &self.node.state;
+        let is_left = |peer: NodeId| state.connection(peer) == ConnectionState::StandAlone;
+        let still = self.node.connections.ids().filter(|peer| !is_left(*peer));
+        let begun = leave.peer.filter(|peer| !is_left(*peer));
+        if let Some(peer) = begun.or_else(|| still.min_by_key(|peer| state.peers[*peer].role() == Role::Primary)) {
             return self.leave_peer(id, peer, force, leave);
         }
         let mut attached = false;
@@ -371,7 +375,7 @@ impl Resource {
     fn leave_peer_result(&mut self, peer: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
             Progress::Waits(Waiting::Disconnect { step, sent, .. }) => {
-                Leave { step, asked: sent.then_some(self.node.now) }
+                Leave { peer: Some(peer), step, asked: sent.then_some(self.node.now) }
             }
             Progress::Ended(Err(e)) if !force => {
                 let text = if e.code == Code::FailedByPeer.code() {
