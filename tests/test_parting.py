@@ -6,6 +6,8 @@ import os
 import re
 import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -16,6 +18,7 @@ from test_handover import Application
 from test_three_nodes import MESH, text, towards
 from test_three_nine import connected
 
+BLOCK = 4096
 FENCING = "fencing resource-and-stonith;"
 
 
@@ -52,6 +55,11 @@ def three9(cluster):
     in_sync(*nodes)
     nodes[0].urbd("primary", "r0")
     return nodes
+
+
+def generation(node):
+    """The current one of its data."""
+    return node.urbd("get-gi", "r0/0").out.split(":")[0]
 
 
 PLACES = {"pair84": pair84, "pair9": pair9, "three9": three9}
@@ -190,3 +198,41 @@ def test_who_has_the_last_good_data_of_a_primary_is_not_replaced(cluster, place)
     assert b.serving() == before
     a.write(MIB, os.urandom(4096))
     assert not fenced(cluster)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("when", ["first", "frozen", "before"])
+def test_a_write_that_is_frozen_by_fencing_begins_no_generation(cluster, place, when):
+    """As its peer is not fenced: when that is back it gets the write, and nothing is copied (docs/spec/connection-and-state.md
+    7.2.1). `first`: it is the first one since the promotion; `before`: it is on its way when the link is lost."""
+    nodes = PLACES[place](cluster)
+    a, b = nodes[0], nodes[1]
+    if when != "first":
+        a.write(MIB, os.urandom(BLOCK))
+        a.flush()
+    for n in nodes[2:]:
+        n.stop()
+    gi, resyncs = generation(a), [n.log().count("resync done") for n in (a, b)]
+    data = os.urandom(BLOCK)
+    writer = threading.Thread(target=lambda: a.write(MIB, data))
+    if when == "before":
+        b.cut()
+        writer.start()
+        a.wait(suspended=True)
+    else:
+        b.cut()
+        a.wait(suspended=True)
+        writer.start()
+    eventually("the handler was called", lambda: fenced(cluster), 20)
+    time.sleep(0.5)
+    assert writer.is_alive() and generation(a) == gi
+    b.heal()
+    writer.join(30)
+    assert not writer.is_alive()
+    eventually("the same", lambda: towards(a, b) == {"conn": "Connected", "repl": "Established", "peer_disk": "UpToDate"}, 30)
+    assert a.read(MIB, BLOCK) == data
+    if when != "before":
+        assert [n.log().count("resync done") for n in (a, b)] == resyncs
+    if when == "frozen" and len(nodes) == 2:  # else one is due since the promotion, or since the third node has left
+        assert generation(a) == gi
+    cluster.assert_same(nodes=nodes[:2])

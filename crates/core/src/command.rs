@@ -95,6 +95,14 @@ impl Resource {
                 let with = p.map(|p| peer(self, p)).transpose();
                 with.and_then(|p| Ok((p, volume(self, v)?))).and_then(|(p, v)| self.verify(id, p, v, wish))
             }
+            Command::Ping => {
+                // Who was asked already has its time, which is not to begin anew.
+                let asks = self.node.connected().filter(|(_, c)| c.pings.urgent().is_none());
+                let asks = asks.map(|(peer, _)| peer).collect();
+                self.ping_all(asks);
+                self.end(Some(id), Ok(()));
+                Ok(())
+            }
             Command::ChangeOptions(cfg) => {
                 self.change_options(*cfg);
                 self.end(Some(id), Ok(()));
