@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use config::LocalResource;
 use control::client::ClientError;
-use control::{Command, ConnectionStatus, DiskState, ResourceStatus, Role};
+use control::{Command, ConnectionStatus, DiskState, ReplicationState, ResourceStatus, Role};
 use units::VolumeNr;
 
 use crate::cli::Call;
@@ -231,7 +231,11 @@ fn check_not_needed(status: &ResourceStatus) -> Result<(), Problem> {
     };
     let own = |volume: u16| status.devices.iter().any(|d| d.volume == volume && d.disk == DiskState::UpToDate);
     let primaries = status.connections.iter().filter(|c| c.peer_role == Role::Primary);
-    let needs = |c: &&ConnectionStatus| c.peer_devices.iter().any(|p| own(p.volume) && good(p.volume) == 0);
+    // A volume that the peer does not have is not replicated.
+    let needs = |c: &&ConnectionStatus| {
+        let mut shared = c.peer_devices.iter().filter(|p| p.replication != ReplicationState::Off);
+        shared.any(|p| own(p.volume) && good(p.volume) == 0)
+    };
     let Some(peer) = primaries.into_iter().find(needs) else { return Ok(()) };
     let name = &status.name;
     let text = format!("{name}: {} is Primary without a good disk of its own: its users need this node", peer.name);
