@@ -109,3 +109,43 @@ def test_a_machine_migrates(cluster, nine):
     b.wait(role="Secondary")
     cluster.wait_synced()
     cluster.assert_same()
+
+
+@pytest.mark.parametrize("between", ["", "restart"])
+def test_the_first_open_comes_when_the_peer_has_gone(cluster, between):
+    """That the nodes speak 9's dialect is not forgotten with the link."""
+    a, b = two_of_nine(cluster)
+    a.urbd("disconnect", "r0")
+    a.wait(conn="StandAlone")
+    if between:
+        restart(a)
+        a.urbd("disconnect", "r0")
+    fd = os.open(a.device(), os.O_RDWR)
+    assert role(a) == "Primary"
+    os.pwrite(fd, b"\x44" * BLOCK, MIB)
+    os.close(fd)
+    a.wait(role="Secondary")
+    a.urbd("connect", "r0")
+    cluster.wait_synced()
+    cluster.assert_same()
+
+
+def test_the_peer_of_the_first_open_speaks_84(cluster):
+    """Which is not forgotten either: administrators promote by command there."""
+    a, b = two_of_nine(cluster, version=101)
+    assert opens(a.device(), os.O_RDWR | os.O_NONBLOCK) == errno.EROFS
+    a.urbd("disconnect", "r0")
+    assert opens(a.device(), os.O_RDWR | os.O_NONBLOCK) == errno.EROFS
+
+
+def test_who_reads_beside_a_primary_that_is_cut_off_is_let_in(cluster):
+    """Long before the link would be given up by itself: the peer is asked whether it lives."""
+    a, b = two_of_nine(cluster, fast=False, net="ping-int 100; connect-int 1;", options="auto-promote-timeout 200;")
+    b.urbd("primary", "r0")
+    a.wait(peer_role="Primary")
+    b.cut()
+    assert opens(a.device(), os.O_RDONLY) == 0
+    assert role(a) == "Secondary"
+    b.heal()
+    cluster.wait_synced()
+    assert opens(a.device(), os.O_RDONLY | os.O_NONBLOCK) == errno.EMEDIUMTYPE

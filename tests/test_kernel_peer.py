@@ -569,3 +569,15 @@ def test_frozen_primary_whose_disks_come_back(mixed, primary):
     p.wait(suspended=False)
     assert p.read(MIB, 65536) == b"\x01" * 65536
     mixed.assert_same()
+
+
+def test_a_restart_takes_leave_of_a_kernel_primary(mixed):
+    """As `down` does: the kernel neither freezes its I/O nor calls fence-peer."""
+    u, k = mixed.nodes
+    mixed.up(primary=k, disk="fencing resource-and-stonith;", handlers='fence-peer "exit 1";')
+    u.urbd("restart", "r0")
+    u.processes.pop("r0", None)
+    k.write(MIB, b"\x5a" * 8192)
+    mixed.wait_synced()
+    mixed.assert_same()
+    assert not re.search(" fence-peer|susp\\( 0 -> 1|BrokenPipe", k.dmesg()), k.dmesg()[-3000:]

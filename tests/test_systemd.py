@@ -228,6 +228,51 @@ def test_two_machines(pair):
     assert not b.call("systemctl", "--failed", "--no-legend", "--plain").stdout.strip()
 
 
+@pytest.mark.parametrize("dialect", ["8.4", "9"])
+def test_a_secondary_that_is_upgraded_is_not_fenced(pair, dialect):
+    """By each way in which its service gets another process, or none for a while, and by the package's own script."""
+    a, b = pair
+    nine = "urbd { protocol-version-max 124; } " if dialect == "9" else ""
+    more = f"{nine}net {{ fencing resource-and-stonith; }} handlers {{ fence-peer \"touch /etc/fenced; exit 1\";"
+    for m in pair:
+        m.run("sed", "-i", f"s|handlers {{|{more}|", "/etc/urbd.conf")
+        m.run("urbd", "create-md", "--format=v09", "--max-peers=2", "r0")
+        m.run("urbd", "up", "r0")
+    a.run("urbd", "wait-connect", "--wfc-timeout=30", "r0")
+    a.run("urbd", "primary", "--force", "r0")
+    C.eventually("both are UpToDate", lambda: is_synced(a) and is_synced(b), 40)
+    b.write("/srv/postinst", open(os.path.join(DIST, "deb", "urbd.postinst")).read(), 0o755)
+
+    def reload():
+        """To other peers, which takes another process."""
+        b.run("sed", "-i", "s/^}/  on charlie { node-id 2; address 10.99.1.3:7789; }\\n  connection-mesh { hosts alpha bravo charlie; }"
+              "\\n}/", "/etc/urbd.conf")
+        b.run("systemctl", "reload", "urbd@r0")
+        C.eventually("it has another process", lambda: main_pid(b) not in (before, "0"), 20)
+
+    ways = {"urbd restart": lambda: b.run("urbd", "restart", "r0"),
+            "systemctl restart": lambda: b.run("systemctl", "restart", "urbd@r0"),
+            "systemctl try-restart": lambda: b.run("systemctl", "try-restart", "urbd@r0"),
+            "the package": lambda: b.run("/srv/postinst", "configure", "0.0.1"),
+            "stop and start": lambda: b.run("sh", "-c", "systemctl stop urbd@r0 && sleep 1 && systemctl start urbd@r0"),
+            "systemctl reload": reload}
+    for name, way in ways.items():
+        before = main_pid(b)
+        way()
+        assert main_pid(b) not in (before, "0"), name
+        a.run("dd", "if=/dev/urandom", f"of={a.run('urbd', 'sh-dev', 'r0').strip()}", "bs=64k", "count=1", "oflag=direct",
+              "status=none")
+        C.eventually(f"{name}: both are UpToDate", lambda: are_together(a) and are_together(b), 40)
+        assert not os.path.exists(a.path("/etc/fenced")), name
+    assert "susp( " not in a.run("journalctl", "-o", "cat", "-u", "urbd@r0", "--no-pager"), "its I/O was frozen"
+
+
+def are_together(m):
+    """Also beside a third node that never comes."""
+    status = m.call("urbd", "status", "r0").stdout
+    return "disk:UpToDate" in status and "peer-disk:UpToDate" in status and "Inconsistent" not in status
+
+
 def test_what_fails_is_said_and_another_configuration_gets_a_scope(pair):
     a, _ = pair
     r = a.call("urbd", "up", "r0")  # no metadata yet

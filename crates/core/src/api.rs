@@ -591,6 +591,8 @@ pub enum Command {
         /// Repair what differs when it ends, by reconnecting.
         repair: bool,
     },
+    /// Ask each peer whether it is there: one that does not say so within ping-timeout is lost.
+    Ping,
     /// New options (`adjust`).
     ChangeOptions(Box<crate::ResourceConfig>),
     /// Secondary, disconnect all (true: even if a peer does not agree), detach all, stop.

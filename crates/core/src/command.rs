@@ -95,6 +95,14 @@ impl Resource {
                 let with = p.map(|p| peer(self, p)).transpose();
                 with.and_then(|p| Ok((p, volume(self, v)?))).and_then(|(p, v)| self.verify(id, p, v, wish))
             }
+            Command::Ping => {
+                // Who was asked already has its time, which is not to begin anew.
+                let asks = self.node.connected().filter(|(_, c)| c.pings.urgent().is_none());
+                let asks = asks.map(|(peer, _)| peer).collect();
+                self.ping_all(asks);
+                self.end(Some(id), Ok(()));
+                Ok(())
+            }
             Command::ChangeOptions(cfg) => {
                 self.change_options(*cfg);
                 self.end(Some(id), Ok(()));
@@ -207,7 +215,7 @@ impl Resource {
                 self.come_back(peer, again)
             }
             Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
-            Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
+            Waiting::Down { force, leave: Leave { step, asked: Some(_), .. } } => {
                 let next = self.disconnect_result(from, step, outcome.map_err(|r| r.code));
                 self.leave_peer_result(from, force, next)
             }
@@ -316,9 +324,13 @@ impl Resource {
                 Progress::Ended(Ok(())) | Progress::Left => {}
             }
         }
-        if let Some(peer) =
-            self.node.connections.ids().find(|peer| self.node.state.connection(*peer) != ConnectionState::StandAlone)
-        {
+        // A Primary is left last: its fencing policy demands that this disk is outdated then, which it cannot be while
+        // another node is connected that has the same data.
+        let state = &self.node.state;
+        let is_left = |peer: NodeId| state.connection(peer) == ConnectionState::StandAlone;
+        let still = self.node.connections.ids().filter(|peer| !is_left(*peer));
+        let begun = leave.peer.filter(|peer| !is_left(*peer));
+        if let Some(peer) = begun.or_else(|| still.min_by_key(|peer| state.peers[*peer].role() == Role::Primary)) {
             return self.leave_peer(id, peer, force, leave);
         }
         let mut attached = false;
@@ -371,7 +383,7 @@ impl Resource {
     fn leave_peer_result(&mut self, peer: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
             Progress::Waits(Waiting::Disconnect { step, sent, .. }) => {
-                Leave { step, asked: sent.then_some(self.node.now) }
+                Leave { peer: Some(peer), step, asked: sent.then_some(self.node.now) }
             }
             Progress::Ended(Err(e)) if !force => {
                 let text = if e.code == Code::FailedByPeer.code() {

@@ -96,13 +96,15 @@ pub(super) enum AfterParting {
 /// How far a node is that leaves a peer because it goes down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leave {
+    /// Which peer, once it has begun to leave it.
+    pub(super) peer: Option<NodeId>,
     pub(super) step: DisconnectStep,
     /// Since when the peer owes an answer.
     pub(super) asked: Option<Instant>,
 }
 
 impl Leave {
-    pub(super) const WISH: Leave = Leave { step: DisconnectStep::Plain, asked: None };
+    pub(super) const WISH: Leave = Leave { peer: None, step: DisconnectStep::Plain, asked: None };
     /// A peer that has not answered by then has to live with it, unless it would lose its only good copy.
     pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 }

@@ -72,9 +72,10 @@ impl Resource {
         waits
     }
 
-    /// A write waits: may it begin, as far as its generation is concerned?
+    /// A write waits: may it begin, as far as its generation is concerned? While I/O is frozen none is begun: when the
+    /// peer is back it has the same as this node.
     pub(crate) fn begin_first_write(&mut self, volume: VolumeNr) {
-        if self.node.devices[volume].due.first_write != FirstWrite::Due {
+        if self.node.devices[volume].due.first_write != FirstWrite::Due || self.node.state.is_frozen() {
             return;
         }
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
@@ -108,6 +109,11 @@ impl Resource {
         match &self.node.devices[volume].due.first_write {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
+        }
+        if self.node.state.is_frozen() {
+            // A peer that was asked is gone.
+            self.node.devices[volume].due.first_write = FirstWrite::Due;
+            return;
         }
         self.node.devices[volume].first_write_begins();
         self.begin_among_peers9(volume);

@@ -30,8 +30,8 @@ pub(super) struct Gate {
     failure: Option<CommandError>,
     /// Not before.
     again_at: Option<Instant>,
-    /// A peer has spoken 9's dialect.
-    nine: bool,
+    /// When peers were asked last whether they are there, as somebody wants to read beside a Primary.
+    pinged: Option<Instant>,
     /// Something has happened that this is about.
     news: bool,
     /// When the process started. A new one lets its peers be heard before it takes its data for the last.
@@ -214,10 +214,8 @@ impl Runner {
         let written = s.connections.iter().any(|c| c.role == wire::Role::Primary);
         let brought =
             |d: &urbd_core::DeviceSnapshot| (wire::DiskState::Failed..wire::DiskState::UpToDate).contains(&d.disk);
-        if (written || s.devices.iter().any(brought))
-            && let Some(fuse) = &mut self.fuse
-        {
-            fuse.leave_readers_behind();
+        if written || s.devices.iter().any(brought) {
+            self.fuse.iter_mut().for_each(FuseServer::leave_readers_behind);
         }
     }
 
@@ -230,7 +228,6 @@ impl Runner {
     fn judge_openings(&mut self) {
         let snapshot = self.core.snapshot();
         let readable = readable(&snapshot);
-        self.gate.nine |= snapshot.connections.iter().any(|c| c.version.is_some_and(|version| version >= NINE));
         let auto_promote = self.auto_promotes(&snapshot);
         let changing = self.role_changes();
         let ending = self.stopped.is_some() || self.commands.takes_down();
@@ -261,7 +258,7 @@ impl Runner {
                 tried: opening.tried,
             }
         };
-        let mut promote = false;
+        let (mut promote, mut asks) = (false, false);
         for opening in fuse.waiting_openings() {
             let Some(intent) = opening.intent else { continue };
             match judge(intent, circumstances(opening)) {
@@ -270,6 +267,7 @@ impl Runner {
                     opening.tried = true;
                     promote = true;
                 }
+                Verdict::Wait if matches!(intent, Intent::Read { .. }) => asks = readable == Readable::PrimaryElsewhere,
                 Verdict::Wait | Verdict::Refuse(_) => {}
             }
         }
@@ -280,22 +278,28 @@ impl Runner {
         if !promote {
             fuse.refuse_openings(&mut self.ring, refusal);
         }
-        let fuse = self.fuse.as_mut().expect("it was there");
         fuse.open_ready(&mut self.ring);
         if promote {
             self.promote_for_openers();
+        }
+        // The Primary may be gone, and its link not given up yet.
+        if asks && self.gate.pinged.is_none_or(|at| now >= at + Duration::from_secs(1)) {
+            self.gate.pinged = Some(now);
+            let id = self.commands.name();
+            self.tell(|core, now| core.on_command(now, id, Command::Ping));
         }
         self.status_changed = true;
     }
 
     /// Does opening for writing promote? As written; if nothing is written, only among nodes that all speak 9's
-    /// dialect, and not with metadata of 8.4, whose administrators promote by command.
+    /// dialect, or would as far as is known, and not with metadata of 8.4, whose administrators promote by command.
     fn auto_promotes(&self, snapshot: &Snapshot) -> bool {
         if let Some(written) = self.local.settings.find("auto-promote") {
             return written.value == config::Value::Bool(true);
         }
         let old = snapshot.devices.iter().any(|device| device.old_metadata);
-        !old && (self.local.peers.is_empty() || self.gate.nine)
+        let of_84 = snapshot.connections.iter().any(|c| c.version.is_some_and(|version| version < NINE));
+        !old && (self.local.peers.is_empty() || self.local.urbd.protocol_version_max >= NINE && !of_84)
     }
 
     fn promote_for_openers(&mut self) {
@@ -352,9 +356,7 @@ impl Runner {
     }
 
     pub(super) fn look_at_gate(&mut self) {
-        if self.gate.again_at.is_some_and(|at| at <= self.now) {
-            self.gate.again_at = None;
-        }
+        let _ = self.gate.again_at.take_if(|at| *at <= self.now);
         if let Some(fuse) = &mut self.fuse {
             fuse.look(&mut self.ring, self.now);
         }

@@ -409,7 +409,9 @@ impl Runner {
             true => self.handover.beside,
             false => Some(self.connected_peers()),
         };
-        self.handover.leaving = Some(Leaving { until: self.now + LIMIT, stage: Stage::Settling, beside });
+        // A Secondary leaves each of its peers in order, also beside one that does not answer; nobody waits for it.
+        let peers = if self.handover.noted.is_some() { 1 } else { self.local.peers.len().max(1) as u64 };
+        self.handover.leaving = Some(Leaving { until: self.now + LIMIT.times(peers), stage: Stage::Settling, beside });
     }
 
     fn connected_peers(&self) -> NodeMask {
@@ -473,15 +475,16 @@ impl Runner {
         self.handover.leaving.as_ref().is_some_and(|leaving| leaving.stage == Stage::Demoting(id))
     }
 
-    /// Secondary, and the peer knows it. It is not told that this node disconnects, which would make it wait before it
-    /// connects again.
+    /// Secondary. Peers of one that was Primary are not told that it disconnects: they would wait before they connect
+    /// again. Else a peer may be Primary, which would freeze its I/O and fence this node if it were not told.
     pub(super) fn on_demoted(&mut self, result: Result<(), CommandError>) {
         if let Err(e) = result {
             log("error", &format!("this node does not become Secondary: {e}"));
             return self.leave_at_once();
         }
         self.handover.leaving.iter_mut().for_each(|leaving| leaving.stage = Stage::GoingDown);
-        for peer in self.local.peers.iter().map(|p| p.peer_node_id).collect::<Vec<_>>() {
+        let silent = self.local.peers.iter().filter(|_| self.handover.noted.is_some());
+        for peer in silent.map(|p| p.peer_node_id).collect::<Vec<_>>() {
             let id = self.commands.name();
             self.tell(|core, now| core.on_command(now, id, Command::Disconnect { peer, force: true }));
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use config::{AdjustScope, Config, Disk, Group, LoadOptions, LocalResource, Plan, Running, Setting, Step, shell_line};
-use control::{Command, ConnectionState, DiskState, Request, ResourceStatus, Role};
+use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
 use units::VolumeNr;
 
 use crate::cli::Call;
@@ -93,26 +93,19 @@ fn has_other_objects(plan: &Plan) -> bool {
     come != go
 }
 
-/// A process makes its volumes and connections when it starts. One that nobody uses is started anew; the peer sees it
-/// go and come back. On a Primary the next process takes over the devices that are in use; a volume that goes must not
-/// be. What would keep it from starting is found before it is stopped.
+/// A process makes its volumes and connections when it starts, so another one follows it, and takes over the devices
+/// that are in use; a volume that goes must not be. What would keep it from starting is found before it is stopped.
 fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
-    let name = &target.name.resource;
-    let primary = status::one(call.context, name)?.role == Role::Primary;
     let local = target.local()?;
     lifecycle::check_startable(call.context, local)?;
     metadata::check_room(local)?;
     let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
     lifecycle::make_clean(local, comes)?;
-    if primary {
-        let goes = |step: &Step| if let Step::DelMinor { volume, .. } = step { Some(*volume) } else { None };
-        for volume in plan.steps.iter().filter_map(goes).filter(|volume| !comes(*volume)) {
-            commands::send(call, target, Command::TakeAway { volume: volume.0 })?;
-        }
-        return lifecycle::restart(call, target);
+    let goes = |step: &Step| if let Step::DelMinor { volume, .. } = step { Some(*volume) } else { None };
+    for volume in plan.steps.iter().filter_map(goes).filter(|volume| !comes(*volume)) {
+        commands::send(call, target, Command::TakeAway { volume: volume.0 })?;
     }
-    lifecycle::stop(call.context, name, false)?;
-    lifecycle::up(call, target)
+    lifecycle::restart(call, target)
 }
 
 /// One command a line, quoted for a shell.

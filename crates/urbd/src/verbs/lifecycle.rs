@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use config::LocalResource;
-use control::Command;
 use control::client::ClientError;
+use control::{Command, ConnectionStatus, DiskState, ReplicationState, ResourceStatus, Role};
 use units::VolumeNr;
 
 use crate::cli::Call;
@@ -16,7 +16,7 @@ use crate::context::{Context, LONG_TIMEOUT};
 use crate::objects::{Takes, Target};
 use crate::offline;
 use crate::problem::{Problem, exit};
-use crate::verbs::{at_shutdown, background, metadata, stand_in};
+use crate::verbs::{at_shutdown, background, metadata, stand_in, status};
 
 /// How long a process may take to end after it said yes to `down`.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -204,6 +204,7 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     }
     if runs {
         metadata::check_room(local)?;
+        check_not_needed(&status::one(call.context, name)?)?;
     }
     if !runs || !is_of_service_manager(call.context.client(name)?.pid, name) {
         return background::start(call, local, true);
@@ -219,6 +220,29 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
         false => background::restart_unit(name),
     }
     .map(|()| 0)
+}
+
+/// A Primary whose users have no other good data than this node's would lose it for a moment, and their I/O would fail:
+/// refused, as `down` is.
+fn check_not_needed(status: &ResourceStatus) -> Result<(), Problem> {
+    let good = |volume: u16| {
+        let peers = status.connections.iter().flat_map(|c| &c.peer_devices);
+        peers.filter(|p| p.volume == volume && p.peer_disk == DiskState::UpToDate).count()
+    };
+    let own = |volume: u16| status.devices.iter().any(|d| d.volume == volume && d.disk == DiskState::UpToDate);
+    let primaries = status.connections.iter().filter(|c| c.peer_role == Role::Primary);
+    // A volume that the peer does not have is not replicated.
+    let needs = |c: &&ConnectionStatus| {
+        let mut shared = c.peer_devices.iter().filter(|p| p.replication != ReplicationState::Off);
+        shared.any(|p| own(p.volume) && good(p.volume) == 0)
+    };
+    let Some(peer) = primaries.into_iter().find(needs) else { return Ok(()) };
+    let name = &status.name;
+    let text = format!("{name}: {} is Primary without a good disk of its own: its users need this node", peer.name);
+    Err(Problem::new(exit::IN_USE, text).hint(format!(
+        "wait for the end of the resync, or repair its disk; or take their data away: urbd down --force {name}; urbd up \
+         {name}"
+    )))
 }
 
 /// Is the process one of the resource's service unit?

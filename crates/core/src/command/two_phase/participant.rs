@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::ConnectionState;
 use crate::command::transaction::Transaction;
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase};
+use crate::config::Fencing;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
@@ -278,7 +279,12 @@ impl Node {
         let volumes = self.devices.ids().filter(|of| volume == VolumeNr::NONE || *of == volume);
         match asked.conn {
             None => {}
-            Some(ConnState::Disconnecting) => change.push(Set::Connection(peer, ConnectionState::TearDown)),
+            Some(ConnState::Disconnecting) => {
+                change.push(Set::Connection(peer, ConnectionState::TearDown));
+                self.outdated_by_leaving(peer).for_each(|volume| {
+                    change.push(Set::PeerDisk(peer, volume, DiskState::Outdated));
+                });
+            }
             Some(ConnState::WFReportParams) => {
                 change.push(Set::Connection(peer, ConnectionState::Connected));
                 return (!self.state.is_connected(peer)).then_some(change);
@@ -298,6 +304,15 @@ impl Node {
             }
         }
         Some(change)
+    }
+
+    /// The volumes whose copies a Secondary outdates that leaves this Primary in order (4.5): it need not be fenced.
+    fn outdated_by_leaving(&self, peer: NodeId) -> impl Iterator<Item = VolumeNr> {
+        let fences = self.fencing_policy() != Fencing::DontCare && self.state.is_primary();
+        let secondary = self.state.peers[peer].role() == Role::Secondary;
+        let outdates =
+            move |volume: &VolumeNr| fences && secondary && self.state.peer_disk(peer, *volume) > DiskState::Outdated;
+        self.devices.ids().filter(outdates)
     }
 
     /// A resync or verify that a peer wants, seen from here.

@@ -52,10 +52,10 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("files in one circle of calls", [63, 13, 34]),
     ("fields in reach of a file", [405, 71, 207]),
     ("files with over 60 in reach", [65, 5, 29]),
-    ("bools as fields", [148, 58, 54]),
-    ("bools in fields and variants", [207, 74, 76]),
+    ("bools as fields", [148, 57, 54]),
+    ("bools in fields and variants", [207, 73, 76]),
     ("questions of dialect and version", [206, 3, 1]),
-    ("lines, in hundreds", [274, 122, 101]),
+    ("lines, in hundreds", [275, 123, 101]),
 ];
 
 /// What is known of a type by its methods.
