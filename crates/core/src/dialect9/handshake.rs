@@ -214,7 +214,7 @@ impl Resource {
         if let Ok(begins) = begins {
             self.beside_another_source((peer, volume), begins, [own, other]).map_err(Verdict::Retry)?;
         }
-        if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
+        if begins.is_err() && has_parted(strategy) && !self.node.looks_on(peer, volume) {
             self.note_split_brain(peer, volume, other.uuids.dirty_bits);
             self.out.handler(Handler::SplitBrain, Some(volume), Some(peer));
         }
@@ -358,7 +358,7 @@ impl Resource {
             always_asbp: c.cfg.always_asbp,
             resolve_conflicts: c.resolve_conflicts(),
         });
-        if parted {
+        if parted && !self.node.looks_on(peer, volume) {
             self.out.handler(Handler::InitialSplitBrain, Some(volume), Some(peer));
         }
         if strategy != found.strategy {

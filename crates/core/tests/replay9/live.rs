@@ -257,3 +257,39 @@ fn two_that_are_brought_up_to_date_learn_that_they_are_in_sync() {
         assert_eq!(sectors, live.node.core.snapshot().devices[0].size.0 / 512, "to {peer}: {:#?}", live.node.notes);
     }
 }
+
+/// Of three connected nodes one attaches a disk that has parted from the others' data. What becomes of it is between
+/// that one and its source: who looks on raises no split brain (state 5.9).
+#[test]
+fn who_looks_on_while_another_attaches_raises_no_split_brain() {
+    let mut live = Live::of("04", &[1, 2]);
+    live.connect(2);
+    live.connect(1);
+    let two = NodeId::new(2).unwrap();
+    let said = |live: &Live, wanted: fn(&Packet) -> bool| {
+        let all = live.said.iter().filter(|s| s.from == two && s.to == URBD && wanted(&s.packet));
+        all.last().expect("it has said that").packet.clone()
+    };
+    let Packet::State(word) = said(&live, |p| matches!(p, Packet::State(w) if w.conn == ConnState::Connected)) else {
+        unreachable!()
+    };
+    let Packet::Uuids110(mut uuids) = said(&live, |p| matches!(p, Packet::Uuids110(_))) else { unreachable!() };
+    let data = Socket::Data;
+    let gone = wire::StateWord { disk: wire::DiskState::Diskless, ..word.clone() };
+    live.node.hear_from(two, live.now, data, VOLUME, Packet::State(gone));
+    live.pass();
+    // It has gone another way from the generation that all had.
+    let common = live.node.core.snapshot().devices[0].generations[2];
+    (uuids.current, uuids.dirty_bits) = (Generation(0x1234_5678_9abc_def0), 5);
+    uuids.bitmaps.iter_mut().for_each(|g| *g = Generation::NONE);
+    uuids.history.fill(Generation::NONE);
+    uuids.history[0] = common;
+    live.node.notes.clear();
+    live.node.hear_from(two, live.now, data, VOLUME, Packet::Uuids110(uuids));
+    let attaches = wire::StateWord { disk: wire::DiskState::Negotiating, ..word };
+    live.node.hear_from(two, live.now, data, VOLUME, Packet::State(attaches));
+    (0..100).for_each(|_| live.pass());
+    let notes = &live.node.notes;
+    assert!(notes.iter().any(|note| note.contains("generations compared")), "{notes:#?}");
+    assert!(!notes.iter().any(|note| note.starts_with("split-brain")), "{notes:#?}");
+}

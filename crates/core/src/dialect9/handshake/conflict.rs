@@ -44,6 +44,13 @@ impl Node {
 }
 
 impl Node {
+    /// Does the peer, of several that are connected, attach a disk? What that is worth it decides by what it hears of
+    /// all: this node gives no verdict, and raises no split brain (5.9).
+    pub(super) fn looks_on(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let attaches = self.state.peer_disk(peer, volume) < DiskState::Inconsistent;
+        self.connections.len() > 1 && self.state.is_connected(peer) && attaches
+    }
+
     /// Would who crashed as Primary overwrite this node, which has been promoted since, and has not written yet? Both
     /// have the generation that the peer has written in. When this node's begins, and not only with its first write,
     /// the peer is behind.
