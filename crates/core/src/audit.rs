@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
 use crate::dialect9::mesh::unsettled::InLog;
+use crate::dialect9::nine::Nine;
 use crate::node::Node;
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
@@ -85,6 +86,9 @@ impl Resource {
             "volume {volume} is {replication} with peer {peer}, who is not connected"
         );
         let pd = &self.node.connections[peer].peer_devices[volume];
+        let flushes = |n: NodeId| self.node.connections[n].nine().map(Nine::flushes);
+        let lost = pd.resync.last_pass.asks_beyond(flushes);
+        assert_eq!(lost, None, "volume {volume}: it was asked on a link that has ended");
         // Those wait for the peer to come back.
         let pending = self.requests.iter().filter(|(_, request)| match request {
             Request::Write(w) => w.device == volume && w.legs.awaits(peer) && !w.legs.is_kept(peer),

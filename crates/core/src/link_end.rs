@@ -131,6 +131,8 @@ impl Resource {
         self.out.emit(Effect::CloseLink { peer });
         self.node.connections[peer].session += 1;
         self.node.connections[peer].pings.lost();
+        let all = self.node.connections.values_mut().flat_map(|c| c.peer_devices.values_mut());
+        all.for_each(|pd| pd.resync.last_pass.link_ended(peer));
         for volume in self.node.devices.ids() {
             self.abandon_resync(peer, volume);
             let pd = &mut self.node.connections[peer].peer_devices[volume];

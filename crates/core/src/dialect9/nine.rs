@@ -25,3 +25,10 @@ pub(crate) struct Nine {
     /// The peer has asked that.
     pub(super) flush_asked: Option<FlushAsked>,
 }
+
+impl Nine {
+    /// How often a Primary was asked, on this link, which nodes have its writes.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+}

@@ -27,6 +27,22 @@ impl LastPass {
             LastPass::Begun(primary) => primary == Some(peer),
         }
     }
+
+    /// The link to a peer has ended, and what it was to answer comes no more: it is asked anew when it is back, or has
+    /// marked what it does not know to be here.
+    pub(crate) fn link_ended(&mut self, peer: NodeId) {
+        match self {
+            LastPass::Flushing(asked) if asked.primary == peer => *self = LastPass::Ahead,
+            LastPass::Flushing(asked) => asked.waits.remove(peer),
+            LastPass::Ahead | LastPass::Begun(_) => {}
+        }
+    }
+
+    /// Who was asked, and is asked for more than this number of flushes?
+    pub(crate) fn asks_beyond(self, flushes: impl Fn(NodeId) -> Option<u64>) -> Option<NodeId> {
+        let LastPass::Flushing(asked) = self else { return None };
+        flushes(asked.primary).filter(|flushes| asked.sequence > *flushes).map(|_| asked.primary)
+    }
 }
 
 /// What a target waits for.
