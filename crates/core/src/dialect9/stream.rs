@@ -31,12 +31,13 @@ impl Resource {
         }
         let own = self.node.state.replication(peer, volume);
         self.node.devices[volume].queue.recheck |= own == Replication::WFBitMapS;
+        // What a peer is may pass: the nodes try again, and go on when it has.
         if let Some(reason) = self.why_peers_disk_is_refused(peer, volume, theirs) {
-            return self.out.give_up(peer, reason, reason.to_string());
+            return self.out.retry_later(peer, reason, reason.to_string());
         }
         if replication > Replication::PausedSyncT {
             let reason = Reason::ResyncUnspoken;
-            return self.out.give_up(peer, reason, reason.to_string());
+            return self.out.retry_later(peer, reason, reason.to_string());
         }
         if own == Replication::VerifyT
             && replication == Replication::Established

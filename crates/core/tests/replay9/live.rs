@@ -293,3 +293,22 @@ fn who_looks_on_while_another_attaches_raises_no_split_brain() {
     assert!(notes.iter().any(|note| note.contains("generations compared")), "{notes:#?}");
     assert!(!notes.iter().any(|note| note.starts_with("split-brain")), "{notes:#?}");
 }
+
+/// A kernel whose `on-congestion` is `pull-ahead` says that it is Ahead, which this node does not follow yet. Then they
+/// connect anew, and what it has only marked is copied: they are not parted until a person comes.
+#[test]
+fn a_peer_that_is_ahead_is_connected_anew() {
+    let mut live = Live::of("04", &[1, 2]);
+    live.connect(2);
+    live.connect(1);
+    let two = NodeId::new(2).unwrap();
+    let connected = |s: &&Said| matches!(&s.packet, Packet::State(w) if w.conn == ConnState::Connected);
+    let said = live.said.iter().filter(|s| s.from == two && s.to == URBD).rfind(connected).expect("it is connected");
+    let Packet::State(mut word) = said.packet.clone() else { unreachable!() };
+    word.conn = ConnState::Ahead;
+    live.node.hear_from(two, live.now, Socket::Data, VOLUME, Packet::State(word));
+    live.pass();
+    let snapshot = live.node.core.snapshot();
+    let towards = snapshot.connections.iter().find(|c| c.peer == two).expect("a peer");
+    assert_eq!(towards.state, urbd_core::ConnectionState::Connecting, "{:#?}", live.node.notes);
+}
