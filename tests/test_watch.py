@@ -215,6 +215,22 @@ def test_three_nodes_with_two_volumes(tmp_path):
             assert re.search(r" b +Connected +Secondary", lines) and re.search(r" c +Connecting +Unknown", lines), lines
 
 
+def test_what_does_not_run_is_on_the_page_and_in_its_metrics(pair, tmp_path):
+    a, _ = pair
+    a.urbd("down", "alone")
+    try:
+        with page(a) as address:
+            dom = dom_of(address, tmp_path)
+            assert "alone: not running: it was not started, or it was stopped. Next: urbd up alone" in dom, dom[:3000]
+            assert '<article class="error" data-resource="alone">' in dom, dom[:3000]
+            with urllib.request.urlopen(address + "metrics", timeout=20) as answer:
+                metrics = answer.read().decode()
+            assert 'urbd_resource_running{resource="alone"} 0' in metrics, metrics[:500]
+            assert 'urbd_resource_running{resource="r0"} 1' in metrics, metrics[:500]
+    finally:
+        a.urbd("up", "alone")
+
+
 def test_web_is_for_this_machine_only(pair):
     a, _ = pair
     for address in ("0.0.0.0:7780", "[::]:7780", f"{a.ip}:7780", "192.168.7.1"):

@@ -216,6 +216,14 @@ fn what_has_ended_is_shown_with_its_reason() {
     assert_eq!(node.exit(&["up", "r0"]), 0, "what it says next works");
     assert_eq!(node.exit(&["down", "r0"]), 0);
     let stopped = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    let row = "r0: not running: it was not started, or it was stopped. Next: urbd up r0";
+    for call in [&["top", "--once"][..], &["top", "--once", "r0"]] {
+        let shown = node.lines(call);
+        assert!(shown.iter().any(|line| line == row) && shown[1].starts_with(" !r0 "), "{shown:#?}");
+    }
+    let refused = node.complaint(&["status", "r0"]);
+    assert!(refused.contains("No such resource (it does not run on this node): it was not started"), "{refused}");
+    assert!(refused.contains("hint: next: urbd up r0"), "{refused}");
     assert_eq!(node.lines(&["status"]), [stopped]);
 }
 

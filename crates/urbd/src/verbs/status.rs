@@ -107,7 +107,9 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
                 // One that is not configured either is a wrong name.
                 let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
                 let unknown = unknown.filter(|_| problem.exit == exit::FAILURE);
-                unknown.as_ref().unwrap_or(&problem).report();
+                let gone = (problem.exit == exit::FAILURE && unknown.is_none() && !is_drbds_name())
+                    .then(|| explained(context, name.clone()).refusal());
+                unknown.as_ref().or(gone.as_ref()).unwrap_or(&problem).report();
                 worst = worst.max(problem.exit);
             }
         }

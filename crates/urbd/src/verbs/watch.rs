@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal};
 
 use watch::{Looker, top, web};
 
-use super::status;
+use super::{absent, status};
 use crate::cli::Call;
+use crate::context::Context;
 use crate::problem::{Problem, exit};
 
 /// `top`: in a terminal until a key ends it; without one, one plain picture.
@@ -52,11 +53,20 @@ fn looker(call: &Call) -> Result<(Looker, u8), Problem> {
     call.context.may_look()?;
     let objects = call.objects();
     if objects.is_empty() || objects.iter().any(|name| name == "all") {
-        return Ok((Looker::new(&call.context.run_dir, Vec::new()), 0));
+        return Ok((of(call.context, Vec::new()), 0));
     }
     let (names, worst) = status::named(call.context, &objects);
     match names.is_empty() {
         true => Err(Problem::new(worst, "none of these resources is known")),
-        false => Ok((Looker::new(&call.context.run_dir, names), worst)),
+        false => Ok((of(call.context, names), worst)),
     }
+}
+
+/// Sees also what is configured and does not run. The configuration is read anew each time: it may have changed.
+fn of(context: &Context, names: Vec<String>) -> Looker {
+    let asked = context.unread();
+    Looker::new(&context.run_dir, names).with_absent(move |running| {
+        let found = absent::absent(&asked.unread(), running);
+        found.into_iter().map(|one| (one.name.clone(), one.reason())).collect()
+    })
 }

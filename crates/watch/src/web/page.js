@@ -38,7 +38,7 @@ function diskClass(state) {
 }
 
 function weight(resource) {
-  if (resource.silent) return "error";
+  if (resource.silent || resource.absent) return "error";
   const found = resource.matters.map((m) => m.weight);
   return ["error", "warning", "running"].find((w) => found.includes(w)) || "well";
 }
@@ -137,7 +137,8 @@ function card(host, r, points) {
   const title = make("div", { class: "title" }, make("h2", {}, r.name),
     make("button", { type: "button", "aria-expanded": shown, onclick: press }, shown ? "less" : "plots"));
   const article = make("article", { class: kind + (shown ? " open" : ""), "data-resource": r.name }, title);
-  if (r.silent) article.append(make("div", { class: "matter bad" }, "The process does not answer: " + r.silent));
+  if (r.absent) article.append(make("div", { class: "matter bad" }, r.name + ": not running: " + r.absent));
+  else if (r.silent) article.append(make("div", { class: "matter bad" }, "The process does not answer: " + r.silent));
   else article.append(topology(host, r), ...progress(r), figures(r), ...sentences(r));
   if (shown && points) article.append(plots(points));
   return article;
@@ -156,11 +157,11 @@ async function refresh() {
     const order = ["error", "warning", "running", "well"];
     state.resources.sort((a, b) => order.indexOf(weight(a)) - order.indexOf(weight(b)) || a.name.localeCompare(b.name));
     // Until somebody chooses: the busiest one has its plots.
-    const busy = (r) => r.silent ? -1 : r.rates.writes + r.rates.reads + r.rates.sent + r.rates.received;
+    const busy = (r) => r.silent || r.absent ? -1 : r.rates.writes + r.rates.reads + r.rates.sent + r.rates.received;
     if (!chosen && state.resources.length && !open.size) {
       open.add(state.resources.reduce((a, b) => (busy(b) > busy(a) ? b : a)).name);
     }
-    const wanted = state.resources.filter((r) => open.has(r.name) && !r.silent).map((r) => r.name);
+    const wanted = state.resources.filter((r) => open.has(r.name) && !r.silent && !r.absent).map((r) => r.name);
     const points = {};
     for (const name of wanted) points[name] = await get("history?resource=" + encodeURIComponent(name));
     const bad = state.resources.filter((r) => ["error", "warning"].includes(weight(r))).length;
