@@ -162,6 +162,29 @@ def dom_of(address, tmp_path):
     return html.unescape(r.stdout)
 
 
+def said(node):
+    """What `status` says, in one line."""
+    return " ".join(node.urbd("status", "r0").out.split())
+
+
+def test_the_page_says_that_one_good_copy_is_left(tmp_path):
+    with Cluster() as cluster:
+        nodes = [cluster.node(name, size=64 << 20) for name in "ab"]
+        text = C.config_text(nodes)
+        assert "resync-rate 200M;" in text
+        for n in nodes:
+            n.put_res("r0", text.replace("resync-rate 200M;", "resync-rate 250K;"))
+            n.create_md()
+            n.urbd("up", "r0")
+        nodes[0].wait(conn="Connected")
+        nodes[0].urbd("primary", "--force", "r0")
+        eventually("it is copied", lambda: "One good copy of the data is left, on this node." in said(nodes[0]), 30)
+        assert "One good copy of the data is left, on a." in said(nodes[1])
+        with page(nodes[0]) as address:
+            dom = dom_of(address, tmp_path)
+        assert 'role="status" class="">1 resource, 1 with one good copy left.' in dom, dom[:3000]
+
+
 def three_with_two_volumes(c):
     """a is Primary, and copies both volumes slowly to b; c is cut off."""
     nodes = [c.node(name, volumes=2) for name in "abc"]

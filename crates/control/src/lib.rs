@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod discard;
 pub mod events;
 mod fields;
 pub mod frame;

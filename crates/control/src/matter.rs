@@ -1,7 +1,7 @@
 //! What is the matter: one plain sentence, and the next command, for every state that is not good.
 //!
 //! A pure function of the status, so that `urbd status`, `urbd why`, `urbd top`, the page and the metrics say the same.
-//! The outputs that programs parse (drbdadm's and drbdsetup's status, JSON, `events2`) never contain these sentences.
+//! The outputs that programs parse (drbdadm's and drbdsetup's status and JSON, `events2`) never contain these.
 
 mod connection;
 mod device;

@@ -1,7 +1,6 @@
 //! The loop's owner: one core with its disks, links, clients and clock.
 
 mod commands;
-mod discard;
 mod effects;
 mod gate;
 mod handover;

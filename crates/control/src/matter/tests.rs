@@ -147,6 +147,8 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         }), "disk-missing", "reads are done by a peer, and writes fail.", "urbd secondary r0; urbd attach r0"),
         (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
+        (peer_disk(DiskState::Inconsistent), "one-good-copy", "One good copy of the data is left, on this node.", ""),
+        (disk(DiskState::Outdated), "one-good-copy", "One good copy of the data is left, on bravo.", ""),
         (disk(DiskState::Attaching), "disk-attaching", "being attached", ""),
         (disk(DiskState::Negotiating), "disk-negotiating", "waits for the peer", ""),
         (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0 copies bravo's"),

@@ -1,6 +1,6 @@
 //! The control socket's requests: questions are answered here, commands go to the core.
 
-use super::{Runner, discard, log};
+use super::{Runner, log};
 use crate::buffers::Pool;
 use crate::fuse_server::FuseServer;
 use crate::ring::BusyPoll;
@@ -538,15 +538,8 @@ impl Runner {
                         return Err(Failure::new(ErrorCode::INVALID_REQUEST, why.clone()).with_hint(hint));
                     }
                 }
-                let peers = self.peers(peer.clone())?;
-                let told = match discard_my_data && peer.is_none() && peers.len() > 1 {
-                    true => self.told_to_discard(discard::whom_to_tell(&self.status())?),
-                    false => peers.clone(),
-                };
-                self.forget_causes(peer)?;
-                let discards = |peer| discard_my_data && told.contains(&peer);
-                let connect = |peer| Command::Connect { peer, discard_my_data: discards(peer), tentative: false };
-                peers.into_iter().map(connect).collect()
+                self.forget_causes(peer.clone())?;
+                self.each_peer(peer, |peer| Command::Connect { peer, discard_my_data, tentative: false })?
             }
             Asked::Disconnect { peer, force } => {
                 self.forget_causes(peer.clone())?;
@@ -652,12 +645,6 @@ impl Runner {
         let all = primary.map_or_else(|| connected.map(|c| Some(c.peer)).collect(), |primary| vec![primary]);
         // Nobody: it is refused, with the reason.
         Ok(if all.is_empty() { vec![None] } else { all })
-    }
-
-    /// Those of the connections, in their order in the status, that `told` names.
-    fn told_to_discard(&self, told: Vec<bool>) -> Vec<NodeId> {
-        let peers = self.core.snapshot().connections.into_iter().map(|c| c.peer);
-        peers.zip(told).filter(|(_, told)| *told).map(|(peer, _)| peer).collect()
     }
 
     fn forget_causes(&mut self, peer: Option<String>) -> Result<(), Failure> {

@@ -20,8 +20,10 @@ use crate::verbs::metadata;
 /// `status`: all running resources, or those named.
 pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     let (resources, worst) = collect(call.context, &call.objects());
-    let text = if call.flag("json") {
+    let text = if call.flag("json") && is_drbds_name() {
         json::status(&resources)
+    } else if call.flag("json") {
+        json::status_with_matters(&resources)
     } else if !is_drbds_name() && worst == 0 && names_all(&call.objects()) {
         page_of_all(call.context, &resources, &human_options(call)?)
     } else if resources.is_empty() && worst != 0 {

@@ -165,11 +165,12 @@ async function refresh() {
     const points = {};
     for (const name of wanted) points[name] = await get("history?resource=" + encodeURIComponent(name));
     const bad = state.resources.filter((r) => ["error", "warning"].includes(weight(r))).length;
+    const single = state.resources.filter((r) => r.matters && r.matters.some((m) => m.code === "one-good-copy")).length;
     document.getElementById("host").textContent = state.host;
     document.title = (bad ? "(" + bad + ") " : "") + "urbd " + state.host;
     summary.className = bad ? "bad" : "";
     summary.textContent = !state.resources.length ? "No resource runs on this node. Start one with: urbd up RESOURCE"
-      : state.resources.length + (state.resources.length === 1 ? " resource, " : " resources, ") + (bad ? bad + " with something the matter." : "nothing is the matter.");
+      : state.resources.length + (state.resources.length === 1 ? " resource, " : " resources, ") + (bad ? bad + " with something the matter." : single ? single + " with one good copy left." : "nothing is the matter.");
     const focused = document.activeElement && document.activeElement.closest("article");
     const again = focused ? focused.dataset.resource : null;
     document.getElementById("resources").replaceChildren(...state.resources.map((r) => card(state.host, r, points[r.name])));

@@ -3,27 +3,24 @@
 //! Two nodes that discard their data towards each other refuse each other for good. So who has this node's data must
 //! not be told it: it is told to those only that refused this node, or were refused by it, for their data.
 
-use control::{ConnectionState, ConnectionStatus, ErrorCode, Failure, ResourceStatus};
+use crate::{ConnectionState, ConnectionStatus, ErrorCode, Failure, ResourceStatus};
 
-/// Whether each peer, in the order of the status, is told that this node discards its data. The others are connected
-/// to as they are.
+/// The node ids of the peers that are told that this node discards its data. The others are connected to as they are.
 ///
 /// # Errors
 /// Several are not connected, and nothing says which of them it is for.
-pub(super) fn whom_to_tell(r: &ResourceStatus) -> Result<Vec<bool>, Failure> {
-    let away = |c: &ConnectionStatus| c.connection != ConnectionState::Connected;
-    let several = r.connections.iter().filter(|c| away(c)).count() > 1;
-    let told: fn(&ConnectionStatus) -> bool = if r.connections.iter().any(parted_for_data) {
-        parted_for_data
-    } else if several {
-        return Err(unclear(r));
-    } else if r.connections.iter().any(away) {
-        |c| c.connection != ConnectionState::Connected
-    } else {
-        // It is refused, with the reason.
-        |_| true
+pub fn whom_to_tell(r: &ResourceStatus) -> Result<Vec<u8>, Failure> {
+    let having = |is: fn(&ConnectionStatus) -> bool| -> Vec<u8> {
+        r.connections.iter().filter(|c| is(c)).filter_map(|c| c.peer_node_id).collect()
     };
-    Ok(r.connections.iter().map(told).collect())
+    let (parted, away) = (having(parted_for_data), having(|c| c.connection != ConnectionState::Connected));
+    Ok(match (parted.len(), away.len()) {
+        (1.., _) => parted,
+        // It is refused, with the reason.
+        (_, 0) => having(|_| true),
+        (_, 1) => away,
+        _ => return Err(unclear(r)),
+    })
 }
 
 /// Was it given up, and not because somebody asked for that, nor because both discarded their data?
@@ -37,32 +34,28 @@ fn parted_for_data(c: &ConnectionStatus) -> bool {
 fn unclear(r: &ResourceStatus) -> Failure {
     let away = r.connections.iter().filter(|c| c.connection != ConnectionState::Connected);
     let names: Vec<&str> = away.map(|c| c.name.as_str()).collect();
-    let text = format!(
-        "several peers are not connected ({}): say whose data replaces this node's. Two nodes that both discard their \
-         data refuse each other",
-        names.join(", ")
-    );
-    let (name, all) = (&r.name, names.join("|"));
-    let hint = format!(
-        "towards each node whose data is kept: urbd connect --discard-my-data {name}:{{{all}}}; towards each whose data \
-         is discarded as well: urbd connect {name}:{{{all}}}"
-    );
-    Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(hint)
+    let (name, listed, choice) = (&r.name, names.join(", "), names.join("|"));
+    let text = format!("several peers are not connected ({listed}), and nothing says whose data replaces this node's");
+    Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
+        "towards each node whose data is kept: urbd connect --discard-my-data {name}:{{{choice}}}; towards each whose data \
+         is discarded as well: urbd connect {name}:{{{choice}}}"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::{Cause, ConnectionState::*};
+    use crate::{Cause, ConnectionState::*};
 
     fn told(peers: &[(ConnectionState, &str)]) -> Result<Vec<bool>, Failure> {
         let mut r = ResourceStatus::new("r0");
         for (nr, (state, code)) in peers.iter().enumerate() {
             let cause = Some(Cause { code: (*code).to_owned(), text: String::new() }).filter(|_| !code.is_empty());
             let name = ["a", "b", "c"][nr];
-            r.connections.push(ConnectionStatus { cause, ..ConnectionStatus::new(name, *state) });
+            let peer_node_id = u8::try_from(nr).ok();
+            r.connections.push(ConnectionStatus { cause, peer_node_id, ..ConnectionStatus::new(name, *state) });
         }
-        whom_to_tell(&r)
+        whom_to_tell(&r).map(|told| (0..peers.len()).map(|nr| told.contains(&(nr as u8))).collect())
     }
 
     #[test]
