@@ -114,6 +114,22 @@ def test_top_without_colours_or_terminal(pair):
     assert a.call("top", "nonsense").rc == 1
 
 
+def test_top_of_who_may_not_look(pair):
+    """Somebody who sees the sockets and may not connect is told so; a picture without states is no success."""
+    a, _ = pair
+    places = [os.path.dirname(a.dir), a.dir, a.run_dir]
+    modes = [os.stat(place).st_mode & 0o777 for place in places]
+    try:
+        for place, mode in zip(places, modes, strict=True):
+            os.chmod(place, mode | 0o055)
+        r = subprocess.run([URBD, "top", "--once"], env=a.env(), capture_output=True, text=True, timeout=20, user=65534, group=65534)
+    finally:
+        for place, mode in zip(places, modes, strict=True):
+            os.chmod(place, mode)
+    assert r.returncode == 20 and "alone, r0: permission denied: only root may look at it" in r.stderr, r
+    assert "hint: do it as root" in r.stderr and re.search(r"^ !r0 +.*permission denied", r.stdout, re.M), r
+
+
 # ---- web -------------------------------------------------------------------------------
 
 

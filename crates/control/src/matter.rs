@@ -122,7 +122,7 @@ impl List<'_> {
     fn add(&mut self, object: String, weight: Weight, code: &str, text: impl Into<String>, next: impl Into<String>) {
         let next: String = next.into();
         let next = Some(next).filter(|n| !n.is_empty());
-        self.found.push(Matter { object, code: code.to_owned(), weight, text: text.into(), next });
+        self.found.push(Matter { object, code: code.to_owned(), weight, text: crate::plain(&text.into()), next });
     }
 
     fn resource(&mut self, r: &ResourceStatus) {

@@ -186,7 +186,12 @@ fn exit_statuses_of_bad_calls_and_files() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{bad:?}: {output:?}");
     }
     assert!(node.complaint(&["up", "none"]).contains("r0"), "the known names are listed");
+    let swapped = node.call(&["r0", "up", "--force"]);
+    assert_eq!(swapped.status.code(), Some(1));
+    let said = String::from_utf8(swapped.stderr).unwrap();
+    assert_eq!(said, "urbd: r0 up: the verb comes first\nurbd: hint: urbd up r0 --force\n");
     let missing = Node::with_config("/nonexistent.conf".into(), "alpha");
+    assert!(!missing.complaint(&["up", "all"]).contains("os error"));
     assert_eq!(missing.exit(&["up", "all"]), 20);
     let stranger = Node::with_config(good("02-twonode-v9").join("drbd.conf"), "nobody");
     assert_eq!(stranger.exit(&["up", "all"]), 1);

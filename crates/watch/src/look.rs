@@ -100,7 +100,7 @@ impl Looker {
         for name in names {
             match self.ask(&name) {
                 Err(ClientError::NotRunning(_)) => gone.push(name),
-                Err(e) => seen.push(Seen { name, status: Err(Unseen::Silent(e.to_string())) }),
+                Err(e) => seen.push(Seen { name, status: Err(Unseen::Silent(control::plain(&e.to_string()))) }),
                 Ok(status) => seen.push(Seen { name, status: Ok(status) }),
             }
         }

@@ -232,7 +232,13 @@ pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
         Ok(Reply::Why(entries)) => {
             text += if entries.is_empty() { "" } else { "Decisions, oldest first:\n" };
             for entry in entries {
-                text += &format!("{} {} because {} [{}]\n", entry.object, entry.state, entry.text, entry.code);
+                text += &format!(
+                    "{} {} because {} [{}]\n",
+                    entry.object,
+                    entry.state,
+                    control::plain(&entry.text),
+                    entry.code
+                );
             }
             print(&text);
             Ok(0)

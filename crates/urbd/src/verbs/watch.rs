@@ -19,10 +19,20 @@ pub(crate) fn top(call: &Call) -> Result<u8, Problem> {
         match top::snapshot(looker, &mut io::stdout().lock()) {
             // Who reads has seen enough.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
-            result => result.map_err(failed)?,
+            result => return silent(&result.map_err(failed)?).map_or(Ok(exit), Err),
         }
     }
     Ok(exit)
+}
+
+/// Of those whose process did not answer.
+fn silent(which: &[(String, String)]) -> Option<Problem> {
+    let (name, why) = which.first()?;
+    let names = which.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    Some(match why.contains("permission denied") {
+        true => Problem::denied(&names),
+        false => Problem::new(exit::BROKEN, format!("{names}: {why}")).hint(format!("urbd status {name}")),
+    })
 }
 
 /// `web`: serves the page until it is ended.
