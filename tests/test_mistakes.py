@@ -55,7 +55,14 @@ def test_peer_not_up(pair):
     for argv in ([link, "status", "r0"], [URBD, "events2", "--now", "r0"]):
         r = a.run(argv, env=a.env(), capture_output=True, text=True)
         assert r.returncode == 0 and "not reached" not in r.stdout and "Next" not in r.stdout, r.stdout
-    assert "next" not in json.dumps(a.status())
+    drbds = os.path.join(a.dir, "drbdsetup")
+    os.path.lexists(drbds) or os.symlink(URBD, drbds)
+    r = a.run([drbds, "status", "--json", "r0"], env=a.env(), capture_output=True, text=True)
+    assert r.returncode == 0 and "next" not in r.stdout, r.stdout
+    # By its own name it is for programs that want the sentences.
+    [matter] = [m for m in a.status()["urbd-matters"] if m["object"] == "r0:b"]
+    assert matter["text"].startswith("b is not reached") and matter["next"].startswith("on b: urbd up r0"), matter
+    assert matter["weight"] == "warning" and matter["code"] == "refused", matter
 
 
 def test_wrong_address_of_the_peer(pair):

@@ -69,7 +69,7 @@ def test_three_hosts_that_are_all_connected(place):
     names = ("alpha", "bravo", "charlie")
     hosts = [f"{n}=127.0.0.{i + 1}:{place.path}/{n[0]}" for i, n in enumerate(names)]
     r = place.urbd("setup", "--port", free_port(), "r0", *hosts)
-    assert r.rc == 0 and "on charlie, after copying the file" in r.out and "to the other hosts" in r.out, r
+    assert r.rc == 0 and "on charlie, when it has the file" in r.out and "to the other hosts" in r.out, r
     for node in names:
         r = place.urbd("create-md", "--force", "r0", node=node)
         assert r.rc == 0, r
@@ -123,6 +123,28 @@ def test_it_asks_on_a_terminal(place):
     os.close(ours)
     assert p.returncode == 0 and "urbd create-md mail" in out, out
     assert place.urbd("sh-resources").out.split() == ["mail"]
+
+
+def test_a_wrong_answer_is_asked_for_again(place):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([C.URBD, "setup"], env=place.env(), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        os.close(theirs)
+        answers = ["mail", "five", "2", "", "here", "127.0.0.1", "a", f"{place.path}/nothing", f"{place.path}/a",
+                   "br/avo", "bravo", "127.0.0.2", f"{place.path}/b"]
+        os.write(ours, "".join(answer + "\n" for answer in answers).encode())
+        out, _ = p.communicate(timeout=60)
+    os.close(ours)
+    assert p.returncode == 0 and "urbd create-md mail" in out, out
+    for words in ("'five': two or three", "no IP address", "a disk begins with /", "/nothing: No such file or directory\n", "no name of a host"):
+        assert words in out, out
+    assert place.urbd("sh-resources").out.split() == ["mail"]
+
+
+def test_what_it_writes_can_be_verified_and_is_copied_from_here(place):
+    r = place.urbd("setup", "r0", *place.hosts())
+    here, there = r.out.split("  on bravo, when it has the file:")
+    assert f"scp {place.conf} bravo:{place.conf}" in here and "scp" not in there, r
+    assert "verify-alg crc32c;" in place.conf.read_text()
 
 
 def mistake(place, *words, node="alpha"):

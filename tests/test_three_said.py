@@ -65,6 +65,50 @@ def test_one_is_cut_off_and_goes_its_own_way(cluster):
     nothing(a, b, c)
 
 
+def parted(cluster):
+    """b and c have the same data, and a has other data, on which it is Primary."""
+    a, b, c = started(cluster)
+    b.urbd("primary", "r0")
+    a.cut()
+    said(a, "b is not connected", "c is not connected")
+    for n in (b, c):
+        said(n, "a is not connected")
+    b.write(0, os.urandom(64 << 10))
+    b.flush()
+    a.urbd("primary", "--force", "r0")
+    a.write(0, os.urandom(8 << 10))
+    a.heal()
+    for n in (b, c):
+        said(n, "Split brain")
+    b.urbd("secondary", "r0")
+    return a, b, c
+
+
+def test_two_that_lose_discard_towards_the_third_only(cluster):
+    """`connect --discard-my-data r0` names no peer: the other node with the same data is not told."""
+    a, b, c = parted(cluster)
+    for n in (b, c):
+        n.urbd("connect", "--discard-my-data", "r0")
+    a.urbd("connect", "r0")
+    equal(a, b, c)
+    nothing(a, b, c)
+
+
+def test_who_left_all_is_asked_towards_whom_it_discards(cluster):
+    a, b, c = parted(cluster)
+    for n in (b, c):
+        n.urbd("disconnect", "r0")
+    for n, other in ((b, c), (c, b)):
+        refused = n.call("connect", "--discard-my-data", "r0")
+        assert refused.rc == 10 and f"several peers are not connected (a, {other.name})" in refused.err, refused
+        assert "towards each node whose data is kept: urbd connect --discard-my-data r0:{" in refused.err, refused
+        n.urbd("connect", "--discard-my-data", "r0:a")
+        n.urbd("connect", f"r0:{other.name}")
+    a.urbd("connect", "r0")
+    equal(a, b, c)
+    nothing(a, b, c)
+
+
 def test_a_primary_without_its_disk_and_a_node_that_has_left(cluster):
     a, b, c = started(cluster)
     a.urbd("primary", "r0")

@@ -114,6 +114,22 @@ def test_top_without_colours_or_terminal(pair):
     assert a.call("top", "nonsense").rc == 1
 
 
+def test_top_of_who_may_not_look(pair):
+    """Somebody who sees the sockets and may not connect is told so; a picture without states is no success."""
+    a, _ = pair
+    places = [os.path.dirname(a.dir), a.dir, a.run_dir]
+    modes = [os.stat(place).st_mode & 0o777 for place in places]
+    try:
+        for place, mode in zip(places, modes, strict=True):
+            os.chmod(place, mode | 0o055)
+        r = subprocess.run([URBD, "top", "--once"], env=a.env(), capture_output=True, text=True, timeout=20, user=65534, group=65534)
+    finally:
+        for place, mode in zip(places, modes, strict=True):
+            os.chmod(place, mode)
+    assert r.returncode == 20 and "alone, r0: permission denied: only root may look at it" in r.stderr, r
+    assert "hint: do it as root" in r.stderr and re.search(r"^ !r0 +.*permission denied", r.stdout, re.M), r
+
+
 # ---- web -------------------------------------------------------------------------------
 
 
@@ -160,6 +176,29 @@ def dom_of(address, tmp_path):
                         "--dump-dom", address + "#r0"],
                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=100)
     return html.unescape(r.stdout)
+
+
+def said(node):
+    """What `status` says, in one line."""
+    return " ".join(node.urbd("status", "r0").out.split())
+
+
+def test_the_page_says_that_one_good_copy_is_left(tmp_path):
+    with Cluster() as cluster:
+        nodes = [cluster.node(name, size=64 << 20) for name in "ab"]
+        text = C.config_text(nodes)
+        assert "resync-rate 200M;" in text
+        for n in nodes:
+            n.put_res("r0", text.replace("resync-rate 200M;", "resync-rate 250K;"))
+            n.create_md()
+            n.urbd("up", "r0")
+        nodes[0].wait(conn="Connected")
+        nodes[0].urbd("primary", "--force", "r0")
+        eventually("it is copied", lambda: "One good copy of the data is left, on this node." in said(nodes[0]), 30)
+        assert "One good copy of the data is left, on a." in said(nodes[1])
+        with page(nodes[0]) as address:
+            dom = dom_of(address, tmp_path)
+        assert 'role="status" class="">1 resource, 1 with one good copy left.' in dom, dom[:3000]
 
 
 def three_with_two_volumes(c):
@@ -213,6 +252,22 @@ def test_three_nodes_with_two_volumes(tmp_path):
             # All of it on one screen: it is drawn in steps.
             lines = "\n".join(shows(tmux, "RES: r0", "Primary", "SyncSource", "1 (1 degraded)"))
             assert re.search(r" b +Connected +Secondary", lines) and re.search(r" c +Connecting +Unknown", lines), lines
+
+
+def test_what_does_not_run_is_on_the_page_and_in_its_metrics(pair, tmp_path):
+    a, _ = pair
+    a.urbd("down", "alone")
+    try:
+        with page(a) as address:
+            dom = dom_of(address, tmp_path)
+            assert "alone: not running: it was not started, or it was stopped. Next: urbd up alone" in dom, dom[:3000]
+            assert '<article class="error" data-resource="alone">' in dom, dom[:3000]
+            with urllib.request.urlopen(address + "metrics", timeout=20) as answer:
+                metrics = answer.read().decode()
+            assert 'urbd_resource_running{resource="alone"} 0' in metrics, metrics[:500]
+            assert 'urbd_resource_running{resource="r0"} 1' in metrics, metrics[:500]
+    finally:
+        a.urbd("up", "alone")
 
 
 def test_web_is_for_this_machine_only(pair):

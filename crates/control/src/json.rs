@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::latency;
+use crate::matter::matters;
 use crate::rates::{self, Progress};
 use crate::status::{ConnectionStatus, DeviceStatus, PathAddress, PeerDeviceStatus, ResourceStatus, VerifyDetails};
 
@@ -12,9 +13,24 @@ const UNKNOWN_SECONDS: u64 = 987_654_321;
 
 /// The array of all resources, sorted by name, ending with a newline.
 pub fn status(resources: &[ResourceStatus]) -> String {
+    array(resources, resource)
+}
+
+/// The same, and behind `urbd-matters` of each what is the matter with it, in sentences.
+pub fn status_with_matters(resources: &[ResourceStatus]) -> String {
+    array(resources, |r| {
+        let mut value = resource(r);
+        if let Value::Object(object) = &mut value {
+            object.insert("urbd-matters".into(), json!(matters(r)));
+        }
+        value
+    })
+}
+
+fn array(resources: &[ResourceStatus], value: fn(&ResourceStatus) -> Value) -> String {
     let mut sorted: Vec<&ResourceStatus> = resources.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
-    let array = Value::Array(sorted.into_iter().map(resource).collect());
+    let array = Value::Array(sorted.into_iter().map(value).collect());
     format!("{array:#}\n")
 }
 

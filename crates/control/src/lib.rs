@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod discard;
 pub mod events;
 mod fields;
 pub mod frame;
@@ -22,6 +23,7 @@ pub mod matter;
 pub mod message;
 pub mod metrics;
 mod paint;
+mod plain;
 pub mod query;
 mod rates;
 mod states;
@@ -33,6 +35,7 @@ pub use latency::StageLatency;
 pub use message::{
     Command, ErrorCode, Event, Failure, GenerationIdentifiers, HelperCall, Reply, Request, VERSION, WhyEntry,
 };
+pub use plain::plain;
 pub use states::{ConnectionState, DiskState, ReplicationState, Role, UnknownWord, WriteOrdering};
 pub use status::{
     Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient,

@@ -1,7 +1,7 @@
 //! What is the matter: one plain sentence, and the next command, for every state that is not good.
 //!
 //! A pure function of the status, so that `urbd status`, `urbd why`, `urbd top`, the page and the metrics say the same.
-//! The outputs that programs parse (drbdadm's and drbdsetup's status, JSON, `events2`) never contain these sentences.
+//! The outputs that programs parse (drbdadm's and drbdsetup's status and JSON, `events2`) never contain these.
 
 mod connection;
 mod device;
@@ -122,7 +122,7 @@ impl List<'_> {
     fn add(&mut self, object: String, weight: Weight, code: &str, text: impl Into<String>, next: impl Into<String>) {
         let next: String = next.into();
         let next = Some(next).filter(|n| !n.is_empty());
-        self.found.push(Matter { object, code: code.to_owned(), weight, text: text.into(), next });
+        self.found.push(Matter { object, code: code.to_owned(), weight, text: crate::plain(&text.into()), next });
     }
 
     fn resource(&mut self, r: &ResourceStatus) {

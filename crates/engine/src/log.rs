@@ -95,7 +95,7 @@ pub(crate) fn log_with(severity: &str, text: &str, fields: &[Field<'_>]) {
         "warning" => Priority::Warning,
         _ => Priority::Info,
     };
-    LOG.lock().unwrap_or_else(PoisonError::into_inner).write(priority, severity, text, fields);
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).write(priority, severity, &control::plain(text), fields);
 }
 
 impl Log {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::{Kind, OptionSpec};
 
@@ -91,6 +92,10 @@ fn run_verb(argv: &[OsString]) -> u8 {
     let matches = match parser().try_get_matches_from(argv) {
         Ok(matches) => matches,
         Err(error) => {
+            if let Some(problem) = verb_behind_its_object(argv).filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
+            {
+                return settle(Err(problem));
+            }
             let _ = error.print();
             return if error.use_stderr() { exit::USAGE } else { 0 };
         }
@@ -115,6 +120,15 @@ fn run_verb(argv: &[OsString]) -> u8 {
         Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
         Action::SideBySide(act) => side_by_side(&call, verb, |target| act(&call, target)),
     }
+}
+
+/// `urbd r0 up`: what was meant.
+fn verb_behind_its_object(argv: &[OsString]) -> Option<Problem> {
+    let words: Vec<&str> = argv.iter().skip(1).map(|word| word.to_str()).collect::<Option<_>>()?;
+    let at = words.iter().position(|word| verbs::find(word).is_some())?;
+    let (before, verb) = (words[..at].join(" "), words[at]);
+    let meant = [&[verb], &words[..at], &words[at + 1..]].concat().join(" ");
+    Some(Problem::usage(format!("{before} {verb}: the verb comes first")).hint(format!("urbd {meant}")))
 }
 
 /// `help --help` is `help`.

@@ -84,6 +84,18 @@ impl Context {
         }
     }
 
+    /// The same options, and the configuration not read yet: it may have changed.
+    pub(crate) fn unread(&self) -> Context {
+        Context {
+            config_file: self.config_file.clone(),
+            node: self.node.clone(),
+            run_dir: self.run_dir.clone(),
+            load: self.load.clone(),
+            config: OnceLock::new(),
+            ..*self
+        }
+    }
+
     /// Is everything as a service unit finds it, so that no option or variable need be passed on?
     pub(crate) fn is_default(&self) -> bool {
         let file = installed_config_file();

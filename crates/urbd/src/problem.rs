@@ -104,7 +104,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "urbd: {}", self.message)?;
+        write!(f, "urbd: {}", control::plain(&self.message))?;
         match &self.hint {
             Some(hint) => write!(f, "\nurbd: hint: {hint}"),
             None => Ok(()),
@@ -118,6 +118,13 @@ impl std::error::Error for Problem {}
 mod tests {
     use super::*;
     use control::ErrorCode;
+
+    #[test]
+    fn what_the_system_said_has_no_number() {
+        let gone = std::fs::File::open("/nonexistent/file").unwrap_err();
+        let problem = Problem::new(exit::BROKEN, format!("cannot read it: {gone}"));
+        assert_eq!(problem.to_string(), "urbd: cannot read it: No such file or directory");
+    }
 
     #[test]
     fn refusals_keep_the_words_that_programs_match() {

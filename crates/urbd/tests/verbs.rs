@@ -186,7 +186,12 @@ fn exit_statuses_of_bad_calls_and_files() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{bad:?}: {output:?}");
     }
     assert!(node.complaint(&["up", "none"]).contains("r0"), "the known names are listed");
+    let swapped = node.call(&["r0", "up", "--force"]);
+    assert_eq!(swapped.status.code(), Some(1));
+    let said = String::from_utf8(swapped.stderr).unwrap();
+    assert_eq!(said, "urbd: r0 up: the verb comes first\nurbd: hint: urbd up r0 --force\n");
     let missing = Node::with_config("/nonexistent.conf".into(), "alpha");
+    assert!(!missing.complaint(&["up", "all"]).contains("os error"));
     assert_eq!(missing.exit(&["up", "all"]), 20);
     let stranger = Node::with_config(good("02-twonode-v9").join("drbd.conf"), "nobody");
     assert_eq!(stranger.exit(&["up", "all"]), 1);
@@ -216,6 +221,14 @@ fn what_has_ended_is_shown_with_its_reason() {
     assert_eq!(node.exit(&["up", "r0"]), 0, "what it says next works");
     assert_eq!(node.exit(&["down", "r0"]), 0);
     let stopped = "r0 not running: it was not started, or it was stopped. Next: urbd up r0";
+    let row = "r0: not running: it was not started, or it was stopped. Next: urbd up r0";
+    for call in [&["top", "--once"][..], &["top", "--once", "r0"]] {
+        let shown = node.lines(call);
+        assert!(shown.iter().any(|line| line == row) && shown[1].starts_with(" !r0 "), "{shown:#?}");
+    }
+    let refused = node.complaint(&["status", "r0"]);
+    assert!(refused.contains("No such resource (it does not run on this node): it was not started"), "{refused}");
+    assert!(refused.contains("hint: next: urbd up r0"), "{refused}");
     assert_eq!(node.lines(&["status"]), [stopped]);
 }
 

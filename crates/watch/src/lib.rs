@@ -14,4 +14,4 @@ pub mod rates;
 pub mod top;
 pub mod web;
 
-pub use look::{Looker, Seen};
+pub use look::{Looker, Seen, Unseen};

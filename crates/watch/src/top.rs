@@ -13,7 +13,7 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 use ratatui::prelude::CrosstermBackend;
 use ratatui::{Frame, Terminal};
 
-use crate::look::Looker;
+use crate::look::{Looker, Unseen};
 use state::{Key, State};
 
 /// Distance of looks.
@@ -56,14 +56,21 @@ pub fn run(mut looker: Looker, color: bool) -> io::Result<()> {
 
 /// One plain picture of what happens within a second, for programs, mails and paper.
 ///
+/// Gives the names of those that did not answer, and why.
+///
 /// # Errors
 /// When it cannot be written.
-pub fn snapshot(mut looker: Looker, out: &mut dyn Write) -> io::Result<()> {
+pub fn snapshot(mut looker: Looker, out: &mut dyn Write) -> io::Result<Vec<(String, String)>> {
     let mut state = State::new(false);
     state.look(looker.look(), Instant::now());
     std::thread::sleep(LOOK);
     state.look(looker.look(), Instant::now());
-    out.write_all(view::plain(&state).as_bytes())
+    out.write_all(view::plain(&state).as_bytes())?;
+    let silent = |row: &state::Row| match &row.status {
+        Err(Unseen::Silent(why)) => Some((row.name.clone(), why.clone())),
+        _ => None,
+    };
+    Ok(state.rows.iter().filter_map(silent).collect())
 }
 
 /// Gives the terminal back, whatever ends the program.

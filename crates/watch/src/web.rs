@@ -148,7 +148,9 @@ fn respond(state: &State, asked: &Asked) -> Result<Answer, Refusal> {
             Answer::new("application/json", history.to_string())
         }
         "/metrics" => {
-            let page = control::metrics::text(&lock(&state.history).statuses(), false);
+            let history = lock(&state.history);
+            let page =
+                control::metrics::running(&history.running()) + &control::metrics::text(&history.statuses(), false);
             Answer::new("text/plain; version=0.0.4; charset=utf-8", page)
         }
         _ => return Err(Refusal::NotFound),

@@ -275,15 +275,18 @@ pub fn progress_words(r: &ResourceStatus, p: &PeerDeviceStatus) -> String {
     if let Some(s) = query::seconds_left(p) {
         words += &format!(", {} left", query::clock(s));
     }
-    match slowed_words(p) {
+    match slowed_words(r, p) {
         Some(slowed) => words + ", " + slowed,
         None => words,
     }
 }
 
-/// What a running resync or verify waits for most; `None` if that is not known.
-pub fn slowed_words(p: &PeerDeviceStatus) -> Option<&'static str> {
+/// What a running resync or verify waits for most; `None` if that is not known. Where nobody is Primary there are no
+/// applications to make way for.
+pub fn slowed_words(r: &ResourceStatus, p: &PeerDeviceStatus) -> Option<&'static str> {
+    let somebody = r.role == Role::Primary || r.connections.iter().any(|c| c.peer_role == Role::Primary);
     Some(match p.sync?.slowed_by? {
+        SlowedBy::Application if !somebody => return None,
         SlowedBy::Limit => "limited by the configured rate",
         SlowedBy::Application => "making way for applications",
         SlowedBy::Disk => "as fast as this node's disk",

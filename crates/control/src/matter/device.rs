@@ -79,6 +79,10 @@ impl List<'_> {
                 add(Weight::Warning, "disk-maybe-old", text, next);
             }
         }
+        if let Some(whose) = only_good_copy(r, d) {
+            let text = format!("One good copy of the data is left, {whose}.");
+            add(Weight::Running, "one-good-copy", text, String::new());
+        }
         if !d.quorum {
             let text = "This volume has no quorum: too few nodes are in reach.".into();
             add(Weight::Error, "no-quorum", text, "bring the other nodes back".into());
@@ -88,6 +92,20 @@ impl List<'_> {
             add(Weight::Note, &cause.code, sentence(&cause.text), String::new());
         }
     }
+}
+
+/// Where the only good copy of a volume is, of those that are to be there, beside a connected peer. One that is not
+/// connected is spoken of as such.
+fn only_good_copy(r: &ResourceStatus, d: &DeviceStatus) -> Option<String> {
+    let peers = r.connections.iter().filter(|c| c.connection == ConnectionState::Connected);
+    let peers = peers.filter_map(|c| Some((c, c.peer_device(d.volume)?)));
+    let peers: Vec<_> = peers.filter(|(_, p)| p.peer_client != IntentionalClient::Yes).collect();
+    let here = (d.disk == DiskState::UpToDate).then(|| "on this node".to_owned());
+    let there = peers.iter().filter(|(_, p)| p.peer_disk == DiskState::UpToDate).map(|(c, _)| format!("on {}", c.name));
+    let mut good = here.into_iter().chain(there);
+    let first = good.next()?;
+    let copies = peers.len() + usize::from(d.client != IntentionalClient::Yes);
+    (copies > 1 && good.next().is_none()).then_some(first)
 }
 
 /// How the volume gets good data.

@@ -111,6 +111,11 @@ fn slowed(by: SlowedBy) -> ResourceStatus {
     replicating(ReplicationState::SyncSource, |p| p.sync.iter_mut().for_each(|s| s.slowed_by = Some(by)))
 }
 
+fn nobody_primary(mut r: ResourceStatus) -> ResourceStatus {
+    r.role = Role::Secondary;
+    r
+}
+
 fn paused(by: ResyncSuspended) -> ResourceStatus {
     replicating(ReplicationState::PausedSyncT, |p| p.resync_suspended = by)
 }
@@ -147,6 +152,8 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         }), "disk-missing", "reads are done by a peer, and writes fail.", "urbd secondary r0; urbd attach r0"),
         (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
+        (peer_disk(DiskState::Inconsistent), "one-good-copy", "One good copy of the data is left, on this node.", ""),
+        (disk(DiskState::Outdated), "one-good-copy", "One good copy of the data is left, on bravo.", ""),
         (disk(DiskState::Attaching), "disk-attaching", "being attached", ""),
         (disk(DiskState::Negotiating), "disk-negotiating", "waits for the peer", ""),
         (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0 copies bravo's"),
@@ -210,6 +217,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (with(|r| r.connections[0].statistics = Some(ConnectionStatistics { congested: true, ..Default::default() })), "congested", "waits to be sent", ""),
         (slowed(SlowedBy::Limit), "resync", "to bravo: 75.0 % done, 5.0 MiB/s, 0:00:05 left, limited by the configured rate", "urbd wait-sync r0"),
         (slowed(SlowedBy::Application), "resync", "making way for applications", "urbd wait-sync r0"),
+        (nobody_primary(slowed(SlowedBy::Application)), "resync", "0:00:05 left.", "urbd wait-sync r0"),
         (slowed(SlowedBy::Disk), "resync", "as fast as this node's disk", "urbd wait-sync r0"),
         (slowed(SlowedBy::Network), "resync", "as fast as the network", "urbd wait-sync r0"),
         (slowed(SlowedBy::Peer), "resync", "waiting for the network or the peer's disk", "urbd wait-sync r0"),

@@ -32,10 +32,21 @@ impl Absent {
         Problem::new(exit::FAILURE, format!("{}: does not run: {}", self.name, self.reason()))
     }
 
-    fn reason(&self) -> String {
+    /// What a verb says that wants it to run: the words that other programs match, why, and what to do.
+    pub(crate) fn refusal(&self) -> Problem {
+        let refusal = Problem::not_running(&self.name);
+        let message = format!("{}: {}", refusal.message, self.why);
+        Problem { message, ..refusal }.hint(format!("next: {}", self.next()))
+    }
+
+    /// `WHY. Next: COMMAND`
+    pub(crate) fn reason(&self) -> String {
+        format!("{}. Next: {}", self.why, self.next())
+    }
+
+    fn next(&self) -> String {
         let start = format!("urbd up {}", self.name);
-        let next = self.next.as_ref().map_or(start.clone(), |next| format!("{next}; then: {start}"));
-        format!("{}. Next: {next}", self.why)
+        self.next.as_ref().map_or(start.clone(), |next| format!("{next}; then: {start}"))
     }
 }
 

@@ -316,7 +316,8 @@ pub(super) fn tell_manager(problem: &Problem) {
     let one_line = |text: &str| text.replace('\n', " ");
     let hint = problem.hint.as_deref().map(|hint| format!("{HINT}{}", one_line(hint))).unwrap_or_default();
     // The journal has it in any case.
-    let _ = engine::tell_service_manager(&format!("STATUS={FAILED}{}{hint}", one_line(&problem.message)));
+    let _ =
+        engine::tell_service_manager(&format!("STATUS={FAILED}{}{hint}", one_line(&control::plain(&problem.message))));
 }
 
 #[cfg(test)]

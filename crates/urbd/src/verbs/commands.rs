@@ -46,7 +46,16 @@ pub(crate) fn secondary(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 pub(crate) fn connect(call: &Call, target: &Target) -> Result<u8, Problem> {
     let discard_my_data = call.flag("discard-my-data");
-    send(call, target, Command::Connect { peer: target.peer(), discard_my_data })
+    if !discard_my_data || target.peer().is_some() {
+        return send(call, target, Command::Connect { peer: target.peer(), discard_my_data });
+    }
+    let status = status::one(call.context, &target.name.resource)?;
+    let told = control::discard::whom_to_tell(&status).map_err(|why| Problem::refused(&target.to_string(), &why))?;
+    for id in status.connections.iter().filter_map(|c| c.peer_node_id) {
+        let (peer, discard_my_data) = (Some(id.to_string()), told.contains(&id));
+        send(call, target, Command::Connect { peer, discard_my_data })?;
+    }
+    Ok(0)
 }
 
 /// A resource that does not run is not connected: nothing to do.

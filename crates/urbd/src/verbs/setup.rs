@@ -47,7 +47,7 @@ pub(crate) fn setup(call: &Call) -> Result<u8, Problem> {
     let words = call.objects();
     let context = call.context;
     let words = match words.len() {
-        0 if stdin().is_terminal() => question::words(&context.node, &local_addresses())?,
+        0 if stdin().is_terminal() => question::words(&context.node, &local_addresses(), call.flag("keep-data"))?,
         _ => words,
     };
     let [name, hosts @ ..] = words.as_slice() else { return Err(usage("which hosts and disks?")) };
@@ -276,7 +276,11 @@ impl Plan {
     fn text(&self) -> String {
         let mut text = format!("# Written by `urbd setup`; man urbd.conf\nresource {} {{\n", self.name);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  net {{\n    cram-hmac-alg sha256;\n    shared-secret \"{}\";\n  }}", self.secret);
+        let _ = writeln!(
+            text,
+            "  net {{\n    cram-hmac-alg sha256;\n    shared-secret \"{}\";\n    verify-alg crc32c;\n  }}",
+            self.secret
+        );
         let _ = writeln!(text, "  device minor {};\n  meta-disk internal;", self.minor);
         for (id, host) in self.hosts.iter().enumerate() {
             let disk = host.disk.as_ref().map_or_else(|| "none".to_owned(), |disk| format!("\"{}\"", disk.display()));
@@ -309,14 +313,12 @@ impl Plan {
         let mut text = format!("Written: {file} (mode 600, as it has the secret). Nothing else was changed. Next:\n");
         for host in self.hosts.iter().filter(|host| same_host(&host.name, node)) {
             text += &format!("  here ({node}):\n{}", start(host));
+            for other in self.hosts.iter().filter(|other| !same_host(&other.name, node)) {
+                text += &format!("    scp {file} {}:{file}\n", other.name);
+            }
         }
         for host in self.hosts.iter().filter(|host| !same_host(&host.name, node)) {
-            text += &format!(
-                "  on {}, after copying the file there:\n    scp {file} {}:{file}\n{}",
-                host.name,
-                host.name,
-                start(host)
-            );
+            text += &format!("  on {}, when it has the file:\n{}", host.name, start(host));
         }
         text += &format!(
             "  once, on the host whose data is to be kept (with empty disks: on any):\n    urbd primary --force {name}\n\

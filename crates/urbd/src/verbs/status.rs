@@ -20,8 +20,10 @@ use crate::verbs::metadata;
 /// `status`: all running resources, or those named.
 pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     let (resources, worst) = collect(call.context, &call.objects());
-    let text = if call.flag("json") {
+    let text = if call.flag("json") && is_drbds_name() {
         json::status(&resources)
+    } else if call.flag("json") {
+        json::status_with_matters(&resources)
     } else if !is_drbds_name() && worst == 0 && names_all(&call.objects()) {
         page_of_all(call.context, &resources, &human_options(call)?)
     } else if resources.is_empty() && worst != 0 {
@@ -107,7 +109,9 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
                 // One that is not configured either is a wrong name.
                 let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
                 let unknown = unknown.filter(|_| problem.exit == exit::FAILURE);
-                unknown.as_ref().unwrap_or(&problem).report();
+                let gone = (problem.exit == exit::FAILURE && unknown.is_none() && !is_drbds_name())
+                    .then(|| explained(context, name.clone()).refusal());
+                unknown.as_ref().or(gone.as_ref()).unwrap_or(&problem).report();
                 worst = worst.max(problem.exit);
             }
         }
@@ -228,7 +232,13 @@ pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
         Ok(Reply::Why(entries)) => {
             text += if entries.is_empty() { "" } else { "Decisions, oldest first:\n" };
             for entry in entries {
-                text += &format!("{} {} because {} [{}]\n", entry.object, entry.state, entry.text, entry.code);
+                text += &format!(
+                    "{} {} because {} [{}]\n",
+                    entry.object,
+                    entry.state,
+                    control::plain(&entry.text),
+                    entry.code
+                );
             }
             print(&text);
             Ok(0)

@@ -207,7 +207,7 @@ fn tell(progress: &mut Progress, status: &ResourceStatus, target: &Target) {
     let busy = || in_scope(status, target).filter_map(|(_, p)| Some((query::percent_done(status, p)?, p)));
     if let Some((percent, slowest)) = busy().reduce(|a, b| if b.0 < a.0 { b } else { a }) {
         let left = busy().filter_map(|(_, p)| query::seconds_left(p)).max();
-        let note = query::slowed_words(slowest).unwrap_or_default();
+        let note = query::slowed_words(status, slowest).unwrap_or_default();
         let mib_per_s = busy().map(|(_, p)| query::rate_mib_per_s(p)).sum();
         progress.tell(Instant::now(), Done { percent, mib_per_s, left, note });
     }

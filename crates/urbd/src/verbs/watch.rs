@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal};
 
 use watch::{Looker, top, web};
 
-use super::status;
+use super::{absent, status};
 use crate::cli::Call;
+use crate::context::Context;
 use crate::problem::{Problem, exit};
 
 /// `top`: in a terminal until a key ends it; without one, one plain picture.
@@ -18,10 +19,20 @@ pub(crate) fn top(call: &Call) -> Result<u8, Problem> {
         match top::snapshot(looker, &mut io::stdout().lock()) {
             // Who reads has seen enough.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
-            result => result.map_err(failed)?,
+            result => return silent(&result.map_err(failed)?).map_or(Ok(exit), Err),
         }
     }
     Ok(exit)
+}
+
+/// Of those whose process did not answer.
+fn silent(which: &[(String, String)]) -> Option<Problem> {
+    let (name, why) = which.first()?;
+    let names = which.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    Some(match why.contains("permission denied") {
+        true => Problem::denied(&names),
+        false => Problem::new(exit::BROKEN, format!("{names}: {why}")).hint(format!("urbd status {name}")),
+    })
 }
 
 /// `web`: serves the page until it is ended.
@@ -52,11 +63,20 @@ fn looker(call: &Call) -> Result<(Looker, u8), Problem> {
     call.context.may_look()?;
     let objects = call.objects();
     if objects.is_empty() || objects.iter().any(|name| name == "all") {
-        return Ok((Looker::new(&call.context.run_dir, Vec::new()), 0));
+        return Ok((of(call.context, Vec::new()), 0));
     }
     let (names, worst) = status::named(call.context, &objects);
     match names.is_empty() {
         true => Err(Problem::new(worst, "none of these resources is known")),
-        false => Ok((Looker::new(&call.context.run_dir, names), worst)),
+        false => Ok((of(call.context, names), worst)),
     }
+}
+
+/// Sees also what is configured and does not run. The configuration is read anew each time: it may have changed.
+fn of(context: &Context, names: Vec<String>) -> Looker {
+    let asked = context.unread();
+    Looker::new(&context.run_dir, names).with_absent(move |running| {
+        let found = absent::absent(&asked.unread(), running);
+        found.into_iter().map(|one| (one.name.clone(), one.reason())).collect()
+    })
 }

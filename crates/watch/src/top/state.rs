@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use control::ResourceStatus;
 use control::matter::{Matter, Weight, matters};
 
-use crate::look::Seen;
+use crate::look::{Seen, Unseen};
 use crate::rates::Rates;
 
 /// What a key means.
@@ -68,7 +68,7 @@ pub struct Row {
     /// Its name.
     pub name: String,
     /// Its status, or why there is none.
-    pub status: Result<ResourceStatus, String>,
+    pub status: Result<ResourceStatus, Unseen>,
     /// What changed since the look before.
     pub rates: Rates,
     /// What is the matter.
@@ -76,7 +76,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The heaviest thing that is the matter; a resource without an answer is an error.
+    /// The heaviest thing that is the matter; a resource without a process or an answer is an error.
     pub fn weight(&self) -> Weight {
         match &self.status {
             Err(_) => Weight::Error,

@@ -256,7 +256,7 @@ mod tests {
 
     use super::super::state::{Key, Sort};
     use super::*;
-    use crate::look::Seen;
+    use crate::look::{Seen, Unseen};
     use control::{Attempt, ConnectionStatus, DeviceStatus, PeerDeviceStatus, StageLatency};
 
     /// Resource number `n`: its peer is missing if that is divisible by 7.
@@ -389,12 +389,28 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_shown_and_keys_go_back_step_by_step() {
         let mut state = looked(1);
-        state.look(vec![Seen { name: "res001".into(), status: Err("no answer in time".into()) }], Instant::now());
+        state.look(
+            vec![Seen { name: "res001".into(), status: Err(Unseen::Silent("no answer in time".into())) }],
+            Instant::now(),
+        );
         assert!(screen(&state, 80, 24)[2].starts_with(">!res001         no answer in time"));
         for key in [Key::Detail, Key::Help, Key::Back, Key::Back] {
             assert!(state.press(key));
         }
         assert!(!state.press(Key::Back) && !state.press(Key::Quit));
+    }
+
+    #[test]
+    fn what_does_not_run_comes_first_with_its_reason() {
+        let mut state = looked(1);
+        let why = "its unit failed: cannot open /dev/sda: gone. Next: urbd up r9";
+        let gone = Seen { name: "r9".into(), status: Err(Unseen::NotRunning(why.into())) };
+        state.look(vec![seen(1, 0), gone], Instant::now());
+        let lines = screen(&state, 80, 24);
+        assert!(lines[2].starts_with(" !r9             not running: its unit failed"), "{lines:#?}");
+        assert!(lines[3].contains("res001"), "{lines:#?}");
+        let told = plain(&state).replace("\n    ", " ");
+        assert!(told.contains(&format!("r9: not running: {why}")), "{told}");
     }
 
     #[test]

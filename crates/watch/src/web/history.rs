@@ -8,7 +8,7 @@ use control::matter::matters;
 use control::query;
 use serde_json::{Value, json};
 
-use crate::look::Seen;
+use crate::look::{Seen, Unseen};
 use crate::rates::Rates;
 
 /// Points that are kept of each resource: five minutes.
@@ -49,10 +49,17 @@ impl History {
         self.seen.iter().filter_map(|(s, _)| s.status.clone().ok()).collect()
     }
 
+    /// All that were seen, and whether a process runs each.
+    pub(super) fn running(&self) -> Vec<(String, bool)> {
+        let runs = |seen: &Seen| !matches!(seen.status, Err(Unseen::NotRunning(_)));
+        self.seen.iter().map(|(seen, _)| (seen.name.clone(), runs(seen))).collect()
+    }
+
     /// For `/status`: all resources.
     pub(super) fn status(&self, host: &str) -> Value {
         let one = |(seen, rates): &(Seen, Rates)| match &seen.status {
-            Err(why) => json!({"name": seen.name, "silent": why}),
+            Err(Unseen::NotRunning(why)) => json!({"name": seen.name, "absent": why}),
+            Err(Unseen::Silent(why)) => json!({"name": seen.name, "silent": why}),
             Ok(status) => resource(status, rates),
         };
         json!({"host": host, "resources": self.seen.iter().map(one).collect::<Vec<_>>()})
@@ -150,10 +157,15 @@ mod tests {
         assert_eq!(history.points("r0").unwrap().as_array().unwrap().len(), MOST);
         assert_eq!(history.points("r0").unwrap()[MOST - 1]["t"], 399.0);
         assert_eq!(history.status("alpha")["resources"][1]["name"], "<b>");
-        let silent = Seen { name: "r0".into(), status: Err("no answer".into()) };
+        let silent = Seen { name: "r0".into(), status: Err(Unseen::Silent("no answer".into())) };
         history.look(vec![silent], begin + Duration::from_secs(400));
         assert!(history.points("<b>").is_none() && history.points("r0").is_some());
         assert_eq!(history.status("alpha")["resources"][0]["silent"], "no answer");
         assert!(history.statuses().is_empty());
+        assert_eq!(history.running(), [("r0".to_owned(), true)]);
+        let gone = Seen { name: "r0".into(), status: Err(Unseen::NotRunning("it was killed".into())) };
+        history.look(vec![gone], begin + Duration::from_secs(401));
+        assert_eq!(history.status("alpha")["resources"][0]["absent"], "it was killed");
+        assert_eq!(history.running(), [("r0".to_owned(), false)]);
     }
 }

@@ -38,7 +38,7 @@ function diskClass(state) {
 }
 
 function weight(resource) {
-  if (resource.silent) return "error";
+  if (resource.silent || resource.absent) return "error";
   const found = resource.matters.map((m) => m.weight);
   return ["error", "warning", "running"].find((w) => found.includes(w)) || "well";
 }
@@ -137,7 +137,8 @@ function card(host, r, points) {
   const title = make("div", { class: "title" }, make("h2", {}, r.name),
     make("button", { type: "button", "aria-expanded": shown, onclick: press }, shown ? "less" : "plots"));
   const article = make("article", { class: kind + (shown ? " open" : ""), "data-resource": r.name }, title);
-  if (r.silent) article.append(make("div", { class: "matter bad" }, "The process does not answer: " + r.silent));
+  if (r.absent) article.append(make("div", { class: "matter bad" }, r.name + ": not running: " + r.absent));
+  else if (r.silent) article.append(make("div", { class: "matter bad" }, "The process does not answer: " + r.silent));
   else article.append(topology(host, r), ...progress(r), figures(r), ...sentences(r));
   if (shown && points) article.append(plots(points));
   return article;
@@ -156,19 +157,20 @@ async function refresh() {
     const order = ["error", "warning", "running", "well"];
     state.resources.sort((a, b) => order.indexOf(weight(a)) - order.indexOf(weight(b)) || a.name.localeCompare(b.name));
     // Until somebody chooses: the busiest one has its plots.
-    const busy = (r) => r.silent ? -1 : r.rates.writes + r.rates.reads + r.rates.sent + r.rates.received;
+    const busy = (r) => r.silent || r.absent ? -1 : r.rates.writes + r.rates.reads + r.rates.sent + r.rates.received;
     if (!chosen && state.resources.length && !open.size) {
       open.add(state.resources.reduce((a, b) => (busy(b) > busy(a) ? b : a)).name);
     }
-    const wanted = state.resources.filter((r) => open.has(r.name) && !r.silent).map((r) => r.name);
+    const wanted = state.resources.filter((r) => open.has(r.name) && !r.silent && !r.absent).map((r) => r.name);
     const points = {};
     for (const name of wanted) points[name] = await get("history?resource=" + encodeURIComponent(name));
     const bad = state.resources.filter((r) => ["error", "warning"].includes(weight(r))).length;
+    const single = state.resources.filter((r) => r.matters && r.matters.some((m) => m.code === "one-good-copy")).length;
     document.getElementById("host").textContent = state.host;
     document.title = (bad ? "(" + bad + ") " : "") + "urbd " + state.host;
     summary.className = bad ? "bad" : "";
     summary.textContent = !state.resources.length ? "No resource runs on this node. Start one with: urbd up RESOURCE"
-      : state.resources.length + (state.resources.length === 1 ? " resource, " : " resources, ") + (bad ? bad + " with something the matter." : "nothing is the matter.");
+      : state.resources.length + (state.resources.length === 1 ? " resource, " : " resources, ") + (bad ? bad + " with something the matter." : single ? single + " with one good copy left." : "nothing is the matter.");
     const focused = document.activeElement && document.activeElement.closest("article");
     const again = focused ? focused.dataset.resource : null;
     document.getElementById("resources").replaceChildren(...state.resources.map((r) => card(state.host, r, points[r.name])));
