@@ -1,6 +1,5 @@
 """Ten likely mistakes: each is answered with what is the matter, what to do next, and a documented exit status."""
 
-import json
 import os
 import shutil
 import socket

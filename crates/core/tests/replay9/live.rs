@@ -267,15 +267,15 @@ fn who_looks_on_while_another_attaches_raises_no_split_brain() {
     live.connect(1);
     let two = NodeId::new(2).unwrap();
     let said = |live: &Live, wanted: fn(&Packet) -> bool| {
-        let all = live.said.iter().filter(|s| s.from == two && s.to == URBD && wanted(&s.packet));
-        all.last().expect("it has said that").packet.clone()
+        let mut all = live.said.iter().filter(|s| s.from == two && s.to == URBD && wanted(&s.packet));
+        all.next_back().expect("it has said that").packet.clone()
     };
     let Packet::State(word) = said(&live, |p| matches!(p, Packet::State(w) if w.conn == ConnState::Connected)) else {
         unreachable!()
     };
     let Packet::Uuids110(mut uuids) = said(&live, |p| matches!(p, Packet::Uuids110(_))) else { unreachable!() };
     let data = Socket::Data;
-    let gone = wire::StateWord { disk: wire::DiskState::Diskless, ..word.clone() };
+    let gone = wire::StateWord { disk: wire::DiskState::Diskless, ..word };
     live.node.hear_from(two, live.now, data, VOLUME, Packet::State(gone));
     live.pass();
     // It has gone another way from the generation that all had.
