@@ -81,8 +81,9 @@ class Load:
             os.fsync(f.fileno())
         self.apps = [Application(blocks, first) for first in (0, 64, 128)]
         begun = os.path.join(where, "begun")
+        # What the command prints goes to a file where fio runs.
         self.fio = subprocess.Popen([*FIO, f"--directory={where}", f"--exec_prerun=touch {begun}"], stdout=subprocess.PIPE,
-                                    stderr=subprocess.STDOUT, text=True)
+                                    stderr=subprocess.STDOUT, text=True, cwd=where)
         # One that is ended before that reports nothing.
         eventually("fio has begun", lambda: os.path.exists(begun), 60)
 
