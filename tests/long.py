@@ -208,9 +208,12 @@ def database(cluster, _, rounds):
             out, _ = bench.communicate(timeout=60)
             assert "aborted" not in out and "error" not in out.lower(), out
             app.end()
-            # Each transaction adds the same number to one row of three tables, and notes it in the fourth.
-            sums = [db.ask(f"select sum({col}) from pgbench_{table}") for table, col in
+            # Each transaction adds the same number to one row of three tables, and notes it in the fourth. One may still be
+            # on its way when its client has gone: all are read at one moment.
+            sums = [f"(select sum({col}) from pgbench_{table})" for table, col in
                     (("accounts", "abalance"), ("tellers", "tbalance"), ("branches", "bbalance"), ("history", "delta"))]
+            sums = db.ask(f"select concat_ws(' ', {', '.join(sums)})").split()
+            assert len(sums) == 4, sums
             assert len(set(sums)) == 1, sums
             written = int(db.ask("select count(*) from pgbench_history"))
             assert written > rounds
