@@ -313,7 +313,7 @@ mutants! {
     NoteEmpty "note-empty" Nobody "a generation is noted on disk before it is told (state 7.2)";
     GenerationUnheard "generation-unheard" Cluster "a generation becomes this node's own when its peers have it on disk (state 7.2)";
     PastUnlearned "past-unlearned" Nobody "what is past for a Primary is so for who has its generation (state 7.2)";
-    NoteForgotten "note-forgotten" Cluster "a noted generation is past when another one begins (state 7.2)";
+    NoteForgotten "note-forgotten" Nobody "a noted generation is past when another one begins (state 7.2)";
     NoteIsPast "note-is-past" Cluster "a noted generation is no past one yet (disk 5.3)";
     OverwrittenBeforeWriting "overwritten-before-writing" Cluster "a Primary that has not written yet begins its generation before it is overwritten (state 5.8, 7.2.1)";
     AttachOverHole "attach-over-hole" Pair "attach does not pass over a hole in the log (disk 3.9)";
