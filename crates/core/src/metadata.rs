@@ -327,11 +327,11 @@ impl Resource {
 
     /// Peers hear of the generation that has begun, which is noted on disk, or the disk is lost.
     pub(crate) fn tell_noted_generation(&mut self, volume: VolumeNr) {
-        self.out.chores.mark();
-        let untold = self.node.devices[volume].backing.as_mut().is_some_and(|b| b.writer.is_untold());
-        if untold {
-            self.tell_uuids(volume, UuidFlags::NEW_DATAGEN);
+        if !self.node.devices[volume].backing.as_ref().is_some_and(|b| b.writer.is_untold()) {
+            return;
         }
+        self.out.chores.mark();
+        self.tell_uuids(volume, UuidFlags::NEW_DATAGEN);
         if let Some(b) = &mut self.node.devices[volume].backing {
             b.writer.put_told();
         }

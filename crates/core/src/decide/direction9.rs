@@ -86,8 +86,8 @@ pub fn conflict(policy: RrConflict, rule: Reason, strategy: Strategy) -> Conflic
     }
 }
 
-/// Does the source, which has crashed as Primary, give in to a Primary, as that
-/// does not give in to it (5.8.1, step 12)? `role`, `disk`: the peer's.
+/// Does the source, which has crashed as Primary, give in to a Primary, as that does not give in to it (5.8.1, step
+/// 12)? `role`, `disk`: the peer's.
 #[must_use]
 pub fn gives_in(policy: RrConflict, rule: Reason, strategy: Strategy, role: Role, disk: DiskState) -> bool {
     let by_crash = (rule, strategy) == (Reason::CrashedPrimary, Strategy::SourceUseBitmap);

@@ -89,6 +89,18 @@ impl Replication {
         matches!(self, Self::SyncTarget | Self::PausedSyncT)
     }
 
+    /// Is something copied from this node by what is marked, or about to be?
+    #[must_use]
+    pub const fn gives(self) -> bool {
+        matches!(self, Self::WFBitMapS) || self.is_source()
+    }
+
+    /// Is something copied to this node by what is marked, or about to be?
+    #[must_use]
+    pub const fn takes(self) -> bool {
+        matches!(self, Self::WFBitMapT) || self.is_target()
+    }
+
     /// Is this node about to be the target of a resync?
     #[must_use]
     pub const fn will_be_target(self) -> bool {
@@ -362,14 +374,13 @@ impl State {
     /// Is the peer brought up to date from here by what is marked, or about to be?
     #[must_use]
     pub fn is_source_of(&self, peer: NodeId, volume: VolumeNr) -> bool {
-        let replication = self.replication(peer, volume);
-        replication.is_source() || replication == Replication::WFBitMapS
+        self.replication(peer, volume).gives()
     }
 
     /// Peers that bring the volume up to date by what is marked, or are about to.
     #[must_use]
     pub fn sources_to_be(&self, volume: VolumeNr) -> NodeMask {
-        let receives = |pair: &PairState| pair.replication == Replication::WFBitMapT || pair.replication.is_target();
+        let receives = |pair: &PairState| pair.replication.takes();
         self.pairs(volume).filter(|(_, pair)| receives(pair)).map(|(peer, _)| peer).collect()
     }
 

@@ -19,16 +19,6 @@ fn is_beginning(replication: Replication) -> bool {
     matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT)
 }
 
-/// A resync goes from the node that says so, or will.
-fn gives(replication: Replication) -> bool {
-    replication == Replication::WFBitMapS || replication.is_source()
-}
-
-/// A resync goes to the node that says so, or will.
-fn takes(replication: Replication) -> bool {
-    replication == Replication::WFBitMapT || replication.is_target()
-}
-
 impl Resource {
     /// A resync is to begin with the connect: whether the peer has come to that as well it says at once, or it is gone.
     /// Applications wait for that no longer than for the answer to a ping.
@@ -63,7 +53,7 @@ impl Resource {
             (Replication::Established, begins) if is_beginning(begins) => self.mirror(peer, volume, begins, theirs),
             (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(peer, volume, theirs),
             // The peer's bitmap may come before its word: the resync has begun here.
-            (own, says) if gives(own) && gives(says) || takes(own) && takes(says) => self.differs(peer),
+            (own, says) if own.gives() && says.gives() || own.takes() && says.takes() => self.differs(peer),
             _ => return false,
         }
         true

@@ -113,7 +113,7 @@ impl MdWriter {
         self.beginning.as_ref().is_some_and(|beginning| beginning.step == Step::Told)
     }
 
-    /// Peers hear of it now. Without a disk it is in their hands.
+    /// Peers have heard of it.
     pub(super) fn put_told(&mut self) {
         self.beginning.iter_mut().for_each(|beginning| beginning.step = Step::Told);
     }

@@ -393,7 +393,7 @@ impl Node {
     /// is over here, and from then on only mark what it writes (spec 11.1, step 3).
     pub(super) fn source_begins(&self, peer: NodeId, volume: VolumeNr) -> bool {
         let says = self.connections[peer].peer_devices[volume].link.told.says;
-        !self.connections[peer].speaks9() || says.is_source() || says == Replication::WFBitMapS
+        !self.connections[peer].speaks9() || says.gives()
     }
 }
 

@@ -160,12 +160,33 @@ impl Live {
         }
     }
 
+    /// The last packet of this kind that the peer has said to this node.
+    fn last_said(&self, peer: NodeId, wanted: fn(&Packet) -> bool) -> Packet {
+        let mut all = self.said.iter().filter(|s| s.from == peer && s.to == URBD && wanted(&s.packet));
+        all.next_back().expect("it has said that").packet.clone()
+    }
+
+    /// The last state that it has said while they were connected.
+    fn last_word(&self, peer: NodeId) -> wire::StateWord {
+        let connected = |p: &Packet| matches!(p, Packet::State(w) if w.conn == ConnState::Connected);
+        let Packet::State(word) = self.last_said(peer, connected) else { unreachable!() };
+        word
+    }
+
     fn promote(&mut self) {
         self.node.command(self.now, Command::Primary { force: false });
         self.node.turn(self.now);
         (0..100).for_each(|_| self.pass());
         assert_eq!(self.node.core.snapshot().role, wire::Role::Primary, "{:#?}", self.node.notes);
     }
+}
+
+/// Connected to both kernels; the second one's id.
+fn beside_two_kernels() -> (Live, NodeId) {
+    let mut live = Live::of("04", &[1, 2]);
+    live.connect(2);
+    live.connect(1);
+    (live, NodeId::new(2).unwrap())
 }
 
 /// Connects to both kernels in this order, is as they say, and gets its writes to them as Primary.
@@ -262,18 +283,9 @@ fn two_that_are_brought_up_to_date_learn_that_they_are_in_sync() {
 /// that one and its source: who looks on raises no split brain (state 5.9).
 #[test]
 fn who_looks_on_while_another_attaches_raises_no_split_brain() {
-    let mut live = Live::of("04", &[1, 2]);
-    live.connect(2);
-    live.connect(1);
-    let two = NodeId::new(2).unwrap();
-    let said = |live: &Live, wanted: fn(&Packet) -> bool| {
-        let mut all = live.said.iter().filter(|s| s.from == two && s.to == URBD && wanted(&s.packet));
-        all.next_back().expect("it has said that").packet.clone()
-    };
-    let Packet::State(word) = said(&live, |p| matches!(p, Packet::State(w) if w.conn == ConnState::Connected)) else {
-        unreachable!()
-    };
-    let Packet::Uuids110(mut uuids) = said(&live, |p| matches!(p, Packet::Uuids110(_))) else { unreachable!() };
+    let (mut live, two) = beside_two_kernels();
+    let word = live.last_word(two);
+    let Packet::Uuids110(mut uuids) = live.last_said(two, |p| matches!(p, Packet::Uuids110(_))) else { unreachable!() };
     let data = Socket::Data;
     let gone = wire::StateWord { disk: wire::DiskState::Diskless, ..word };
     live.node.hear_from(two, live.now, data, VOLUME, Packet::State(gone));
@@ -298,14 +310,8 @@ fn who_looks_on_while_another_attaches_raises_no_split_brain() {
 /// connect anew, and what it has only marked is copied: they are not parted until a person comes.
 #[test]
 fn a_peer_that_is_ahead_is_connected_anew() {
-    let mut live = Live::of("04", &[1, 2]);
-    live.connect(2);
-    live.connect(1);
-    let two = NodeId::new(2).unwrap();
-    let connected = |s: &&Said| matches!(&s.packet, Packet::State(w) if w.conn == ConnState::Connected);
-    let said = live.said.iter().filter(|s| s.from == two && s.to == URBD).rfind(connected).expect("it is connected");
-    let Packet::State(mut word) = said.packet.clone() else { unreachable!() };
-    word.conn = ConnState::Ahead;
+    let (mut live, two) = beside_two_kernels();
+    let word = wire::StateWord { conn: ConnState::Ahead, ..live.last_word(two) };
     live.node.hear_from(two, live.now, Socket::Data, VOLUME, Packet::State(word));
     live.pass();
     let snapshot = live.node.core.snapshot();
