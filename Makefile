@@ -3,23 +3,27 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install deb rpm static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests package-test newcomer doc packages wrong-rules
+# What is installed.
+PROGRAMS = -p urbd -p urbd-watch -p urbd-lab
+
+.PHONY: help build install deb rpm static release demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests package-test newcomer doc packages wrong-rules
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
-	@echo 'make demo NODES=3   three replicas: kill one, another goes on, the dead one comes back with an empty disk'
+	@echo 'make demo NODES=3   three replicas: kill one, replace its disk, cut off the primary, which freezes and goes on'
 	@echo 'make test    install what is missing (Debian packages by name), then run every test'
 	@echo 'make build   optimised program: target/release/urbd'
-	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
+	@echo 'make install build, then install the programs, the service unit and shell completion; DESTDIR=/somewhere'
 	@echo 'make deb     build, then Debian packages: target/deb/*.deb'
 	@echo 'make rpm     an RPM package with the static program: target/rpm/*.rpm'
-	@echo 'make static  one program that needs no libraries and no Rust: target/x86_64-unknown-linux-musl/release/urbd'
+	@echo 'make static  programs that need no libraries and no Rust; the last line says where they are'
+	@echo 'make release all that is published of a version, in target/published; KEY=… signs it (docs/release.md)'
 	@echo 'make bench   measure urbd and its alternatives side by side; renews docs/performance.md'
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes (NODES=3: three) under a checked load; ROUNDS=n SEED=s'
-	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres, versions …; ROUNDS=n'
+	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres, versions, release …; ROUNDS=n'
 	@echo 'make guests  what takes udev, device mapper or an old kernel, in a QEMU guest; SUITE=trixie, ROUNDS=n'
 	@echo 'make package-test   the Debian packages on Debian 13 (SUITE=bookworm: 12): installed, upgraded under load, removed'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
@@ -27,7 +31,7 @@ help:
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
 
 build:
-	$(CARGO) build --release --locked -p urbd -p urbd-lab
+	$(CARGO) build --release --locked $(PROGRAMS)
 
 # The real tools' names work too: ln -s urbd $(SBIN)/drbdadm
 SBIN ?= /usr/sbin
@@ -36,7 +40,7 @@ UNITS = $(DESTDIR)/usr/lib/systemd/system
 BUILT = $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 install: build
 	install -D -m 755 $(BUILT)/urbd $(DESTDIR)$(SBIN)/urbd
-	install -D -m 755 $(BUILT)/urbd-lab $(DESTDIR)/usr/libexec/urbd/urbd-lab
+	install -D -m 755 -t $(DESTDIR)/usr/libexec/urbd $(BUILT)/urbd-watch $(BUILT)/urbd-lab
 	install -D -m 644 -t $(UNITS) dist/urbd@.service dist/urbd-keeper@.service
 	install -D -m 644 -t $(DESTDIR)/usr/lib/udev/rules.d dist/65-urbd.rules
 	install -D -m 644 -t $(SHARE)/doc/urbd README.md
@@ -56,17 +60,22 @@ deb: build
 	dist/deb/build --binaries $(BUILT) --output target/deb
 
 # From the Debian package of the static program: it runs on any distribution.
-rpm: static
-	$(CARGO) build --release --locked -p urbd-lab
-	mkdir -p target/rpm/binaries
-	cp target/$(STATIC)/release/urbd $(BUILT)/urbd-lab target/rpm/binaries/
+rpm:
+	rm -rf target/rpm && mkdir -p target/rpm/binaries
+	built=$$(dist/release/static) && cp $$built/urbd $$built/urbd-watch target/rpm/binaries/
+	dist/release/remapped $(CARGO) build --release --locked -p urbd-lab
+	cp $(BUILT)/urbd-lab target/rpm/binaries/
 	dist/deb/build --binaries target/rpm/binaries --output target/rpm/deb
 	dist/rpm/build --from $$(ls target/rpm/deb/urbd_*.deb) --output target/rpm
 
-STATIC = $(shell uname -m)-unknown-linux-musl
 static:
-	rustup target add $(STATIC)
-	$(CARGO) build --release --locked -p urbd --target $(STATIC)
+	dist/release/static
+
+# All that is published of a version (docs/release.md).
+release:
+	tests/install release
+	dist/release/remapped $(CARGO) build --release --locked $(PROGRAMS)
+	static=$$(dist/release/static) && dist/release/build --binaries $(BUILT) --static $$static $(if $(KEY),--key $(KEY))
 
 demo:
 	tests/install demo
@@ -126,7 +135,7 @@ guests:
 # Another system than this machine's own, from Debian's archive.
 package-test:
 	tests/install test
-	$(CARGO) build --locked -p urbd -p urbd-lab
+	$(CARGO) build --locked $(PROGRAMS)
 	rm -rf target/$(or $(SUITE),trixie)
 	mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,udev,dbus,iproute2,procps,e2fsprogs \
 	  $(or $(SUITE),trixie) target/$(or $(SUITE),trixie)

@@ -101,17 +101,20 @@ def md5(path, size):
 
 
 def config_text(nodes, name="r0", port=PORT, protocol="C", net="", disk="", options="", handlers="", meta="internal",
-                volumes=1, minor=0, extra="", fast=True):
-    """A resource for drbd.conf.  meta: one value or {node name: value}; the disks are those of each node."""
+                volumes=1, minor=0, extra="", fast=True, ids=False):
+    """A resource for drbd.conf.  meta: one value or {node name: value}; the disks are those of each node.  ids: with node
+    ids, so that DRBD 9's dialect is offered, those of the order, or {node name: id}."""
     if fast:
         net, disk = FAST_NET + " " + net, FAST_DISK + " " + disk
     out = [f"resource {name} {{", f"  net {{ protocol {protocol}; {net} }}", f"  disk {{ {disk} }}",
            f"  options {{ {options} }}", f"  handlers {{ {handlers} }}"]
     if extra:
         out.append("  " + extra)
-    for n in nodes:
+    for i, n in enumerate(nodes):
         m = meta[n.name] if isinstance(meta, dict) else meta
         out.append(f"  on {n.name} {{")
+        if ids:
+            out.append(f"    node-id {ids[n.name] if isinstance(ids, dict) else i};")
         out.append(f"    address ipv4 {n.ip}:{port};")
         for v in range(volumes):
             out.append(f"    volume {v} {{ device /dev/drbd{minor + v} minor {minor + v}; "
@@ -274,6 +277,7 @@ def make_free_loops_writable():
 
 class UrbdNode(Node):
     kind = "urbd"
+    program = None  # another build than the one that is tested
 
     def __init__(self, cluster, name, size, volumes, beside=None):
         self.cluster, self.name, self.volumes = cluster, name, volumes
@@ -339,6 +343,16 @@ class UrbdNode(Node):
     def heal(self):
         self.cluster.lab.ip(f"link set dev {self.port} state 3", tool="bridge")
 
+    def lose_large_packets(self, *others):
+        """A network on the way that takes packets of 600 bytes, and says nothing of larger ones, which these nodes send: nobody
+        learns that they are too large."""
+        for n in (self, *others):
+            n.run(["ip", "link", "set", "eth0", "gso_max_segs", "1"], check=True)
+        self.cluster.lab.ip(f"link set dev {self.port} mtu 600")
+
+    def take_large_packets(self):
+        self.cluster.lab.ip(f"link set dev {self.port} mtu 1500")
+
     def lose_packets_to(self, other):
         """Silently lose every packet from this node to `other`, in this direction only: nobody has that address."""
         self.run(["ip", "neigh", "replace", other.ip, "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent"],
@@ -372,7 +386,7 @@ class UrbdNode(Node):
     def call(self, *args, timeout=60.0, input=None, env=None):
         """Runs `urbd ARGS` inside the node's network; any exit status."""
         try:
-            r = self.run([URBD, *map(str, args)], env=self.env(**(env or {})), timeout=timeout, text=True,
+            r = self.run([self.program or URBD, *map(str, args)], env=self.env(**(env or {})), timeout=timeout, text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          **({"input": input} if input is not None else {"stdin": subprocess.DEVNULL}))
         except subprocess.TimeoutExpired as e:
@@ -388,7 +402,7 @@ class UrbdNode(Node):
     def start(self, res="r0", timeout=20.0, under=()):
         """`urbd run RES` in the foreground of a process that the test owns; returns when it answers."""
         log = open(os.path.join(self.dir, f"{res}.log"), "ab")
-        argv = self.prefix() + self.cluster.wrap([*under, URBD, "run", res])
+        argv = self.prefix() + self.cluster.wrap([*under, self.program or URBD, "run", res])
         p = subprocess.Popen(argv, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=end_with_us)
         log.close()
@@ -617,6 +631,12 @@ class UrbdNode(Node):
         door = f"/proc/{self.holder}/root{door or path}"
         return os.path.exists(door) and door
 
+    def dd(self, device, data, offset=0):
+        """Writes past the page cache to a device as the node sees it, from `offset` MiB on."""
+        argv = ["dd", f"of={device}", "bs=1M", f"seek={offset}", "oflag=direct", "conv=notrunc", "status=none"]
+        r = self.run(argv, input=data, capture_output=True, timeout=60)
+        assert r.returncode == 0, r
+
     def door(self, volume=0, res="r0"):
         """The same path as the node sees it."""
         return os.path.join(self.run_dir, f"{res}.dev", str(volume))
@@ -625,6 +645,17 @@ class UrbdNode(Node):
         """The loop device behind it, by its own name."""
         number = os.minor(os.stat(self.device(volume, res)).st_rdev)
         return f"/dev/loop{number}"
+
+
+def same_beginning(nodes, volume=0, size=8 * MIB):
+    """The first `size` bytes of the backing disks, without metadata, which differ."""
+    def equal():
+        texts = []
+        for n in nodes:
+            with open(n.disk_file(volume), "rb") as f:
+                texts.append(f.read(size))
+        return all(text == texts[0] for text in texts)
+    eventually("the same data", equal, 20)
 
 
 class KernelNode(Node):

@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "ker
 
 import cluster as C  # noqa: E402
 import kernel_peer  # noqa: E402
+from container import Machine  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
 
 # Many times what a test takes: it ends what hangs, and says nothing of a machine that is slow.
@@ -84,7 +85,9 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if report.failed and call.when == "call":
         clusters = {id(v): v for v in item.funcargs.values() if isinstance(v, C.Cluster)}
-        for n in (n for c in clusters.values() for n in c.nodes):
+        nodes = [n for c in clusters.values() for n in c.nodes]
+        machines = item.funcargs.get("pair", ())
+        for n in (*nodes, *(m for m in machines if isinstance(m, Machine))):
             report.sections.append((f"log of {n.name}", n.log()[-5000:]))
 
 

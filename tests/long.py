@@ -3,14 +3,18 @@
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
-    onlookers  kills, after each of which no process is there for a while, and meanwhile ls, stat, df and losetup in loops, which
-               read and write nothing, and do not wait; 1,000 rounds
+    onlookers  kills, after each of which no process is there for a while, and SIGSTOPs, after which one is there that does not
+               work, in turn; meanwhile ls, stat, df and losetup in loops, which read and write nothing, and do not wait; 1,000 rounds
     postgres   both in turn under PostgreSQL and pgbench; 50 rounds
     versions   the Primary's process is followed by one of another version, and that by one of this one: the oldest commit's
-               that promises the kernel the same; the one before it is refused, both ways; 60 rounds
+               that promises the kernel the same; the one before it is refused, both ways.  And pairs of which one node
+               has the last release (releases.py): in 8.4's dialect and 9's, each as Primary, upgraded in use and back;
+               60 rounds, of which every fifth is such a pair
     fail-overs PostgreSQL among three nodes: the Primary is killed, another one goes on; 20 rounds
     three      rounds of faults among three nodes (nemesis_mesh.py); 60 rounds
     five       the same among five; 20 rounds
+    release    all that `make release` publishes, built in two places: the same bytes; the static program in an empty root;
+               once
     targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
                ko-count, writes meanwhile: each write is answered; 300 rounds
 
@@ -43,6 +47,8 @@ import kernel_peer  # noqa: E402
 from failovers import fail_overs  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
 from nemesis_mesh import Mesh  # noqa: E402
+from release import built_twice  # noqa: E402
+from releases import RELEASED_FORMS, pairs, released  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
 from test_kernel_peer import adjust_for_a_proxy, through_a_proxy  # noqa: E402
@@ -158,6 +164,30 @@ def killed_for_a_while(node):
     node.kill_process()
     time.sleep(random.uniform(0, 0.4))
     node.start()
+
+
+def stopped_for_a_while(node):
+    """The keeper answers from some moment on, or not yet."""
+    node.freeze()
+    time.sleep(random.uniform(0, 1))
+    node.thaw()
+
+
+def stopped_and_killed(node):
+    node.freeze()
+    time.sleep(random.uniform(0, 1))
+    killed_for_a_while(node)
+
+
+# Each is drawn once before one is drawn again.
+DECK = []
+
+
+def lost_for_a_while(node):
+    if not DECK:
+        DECK.extend([killed_for_a_while, stopped_for_a_while, stopped_for_a_while, stopped_and_killed])
+        random.shuffle(DECK)
+    DECK.pop()(node)
 
 
 def looked_at(cluster, way, rounds):
@@ -304,7 +334,10 @@ def versions_of_commits(cluster, _, rounds):
     for pair in itertools.permutations([cluster_module.URBD, built(oldest + "^")]):
         with Cluster() as another:
             refused(another, *pair)
-    return versions(cluster, built(oldest), rounds)
+    of_pairs = rounds // 5
+    pauses, written = versions(cluster, built(oldest), rounds - of_pairs)
+    longest, more = pairs(released(), RELEASED_FORMS, of_pairs)
+    return pauses + longest, written + more
 
 
 def faults_among(cluster, nodes, _):
@@ -321,12 +354,13 @@ def faults_among(cluster, nodes, _):
 PARTS = {
     "kills": (file_system, kill, 1000, 50),
     "restarts": (file_system, restart, 1000, 50),
-    "onlookers": (looked_at, killed_for_a_while, 1000, 50),
+    "onlookers": (looked_at, lost_for_a_while, 1000, 50),
     "postgres": (database, None, 50, 10),
-    "versions": (versions_of_commits, None, 60, 20),
+    "versions": (versions_of_commits, None, 60, 30),
     "fail-overs": (fail_overs, None, 20, 10),
     "three": (faults_among, 3, 60, 1),
     "five": (faults_among, 5, 20, 1),
+    "release": (built_twice, None, 1, 1),
     "targets": (target_in_use, "96", 300, 20),
 }
 

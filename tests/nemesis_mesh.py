@@ -19,7 +19,6 @@ from itertools import permutations, product
 from cluster import MIB, Failed, TookTooLong, eventually
 from faulty_disk import FaultyDisk
 from nemesis import Round, arguments, main
-from test_three_nine import OPTIONS
 from test_three_nodes import MESH, text
 
 SIZE = 20 * MIB
@@ -74,7 +73,7 @@ class Mesh(Round):
     def put_config(self):
         nodes = self.c.nodes
         mesh = MESH.replace("a b c", " ".join(n.name for n in nodes))
-        config = text(nodes, f"{mesh} {OPTIONS}", self.net, f"size {self.mib}M; {self.disk}")
+        config = text(nodes, mesh, self.net, f"size {self.mib}M; {self.disk}")
         for n in nodes:
             n.put_res("r0", config.replace("protocol C;", f"protocol {self.protocol};", 1))
 

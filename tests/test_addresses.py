@@ -26,10 +26,10 @@ def two(cluster):
     hosts = "".join(f"  on {n.name} {{ node-id {i}; address ipv6 [{link_local(n, where)}%{where}]:{PORT}; volume 0 {{ "
                     f"device /dev/drbd0 minor 0; disk {n.disk_path()}; meta-disk internal; }} }}\n"
                     for i, (n, where) in enumerate(zip(nodes, interfaces)))
-    text = (f"resource r0 {{\n  net {{ {FAST_NET} }}\n  disk {{ {FAST_DISK} }}\n  DIALECT\n{hosts}"
+    text = (f"resource r0 {{\n  net {{ {FAST_NET} }}\n  disk {{ {FAST_DISK} }}\n\n{hosts}"
             "  connection-mesh { hosts a b; }\n}\n")
     for n in nodes:
-        n.put_res("r0", text.replace("DIALECT", "urbd { protocol-version-max 124; }"))
+        n.put_res("r0", text)
     return nodes
 
 

@@ -55,7 +55,7 @@ def test_a_volume_comes_and_goes_under_a_mounted_file_system(cluster, version):
         a.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0/1")
         [before] = a.pids()
         a.urbd("adjust", "r0")
-        assert before not in a.pids() and not a.urbd("-d", "adjust", "r0").out.strip()
+        assert before in a.pids() and not a.urbd("-d", "adjust", "r0").out.strip()
         app.goes_on()
         becomes(a, 0, *GOOD)
         assert a.status()["role"] == "Primary" and of_volume(a, 1)[:2] == ("Inconsistent", "Off")
@@ -83,6 +83,7 @@ def test_a_volume_comes_and_goes_under_a_mounted_file_system(cluster, version):
             assert held.read(512)
             refused = a.call("adjust", "r0")
             assert refused.rc == 11 and "r0/1" in refused.err, refused
+            becomes(a, 1, *GOOD)
             app.goes_on()
         a.urbd("adjust", "r0")
         assert [d["volume"] for d in a.status()["devices"]] == [0]
@@ -117,3 +118,26 @@ def test_another_handler_is_called_from_then_on(cluster):
         if called:
             eventually(f"{called} is written", lambda called=called: os.path.getsize(called), 10)
         assert [path for path in files if os.path.getsize(path)] == [path for path in files if path == called]
+
+
+def test_a_host_that_was_renamed(cluster):
+    """What runs goes on; `adjust` says what has happened, and what it names helps."""
+    a, b = cluster.node("a", size=16 * MIB), cluster.node("b", size=16 * MIB)
+    cluster.up()
+    a.urbd("primary", "r0")
+    text = cluster.configure()
+    device = a.device()
+    with open(device, "rb", buffering=0):
+        refused = a.call("--node", "nemo", "adjust", "r0")
+        assert refused.rc == 1 and "r0: runs as host `a`, but this host is `nemo`, for which it is not configured" in refused.err
+        assert "nothing was changed" in refused.err and "--node a" in refused.err and "urbd restart r0" in refused.err, refused
+        a.urbd("--node", "a", "adjust", "r0")
+        for n in (a, b):
+            n.put_res("r0", text.replace("on a {", "on nemo {"))
+        refused = a.call("--node", "nemo", "adjust", "r0")
+        assert refused.rc == 10 and "runs as host `a`, and is now configured for this host as `nemo`" in refused.err, refused
+        assert "nothing was changed; start it anew: urbd restart r0" in refused.err, refused
+        a.urbd("--node", "nemo", "restart", "r0")
+        b.urbd("adjust", "r0")
+        a.urbd("--node", "nemo", "adjust", "r0")
+        a.wait(role="Primary", conn="Connected", peer_disk="UpToDate")

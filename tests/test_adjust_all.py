@@ -29,7 +29,7 @@ TEXTS = {
     "become-primary-on": ("a", "both"),
     **dict.fromkeys(("tls-keyring", "tls-privkey", "tls-certificate"), ("1", "2")),
     "size": ("24M", "28M"), "protocol-version-max": ("100", "99"), "rs-discard-granularity": ("4096", "8192"),
-    "block-size": ("4096", "1024"),
+    "block-size": ("4096", "1024"), "usermode-helper": ("disabled", "/bin/true"),
 }
 # Without which an option is refused.
 WITH = {"cram-hmac-alg": "shared-secret x;", "shared-secret": "cram-hmac-alg sha1;"}

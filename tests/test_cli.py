@@ -262,7 +262,7 @@ def test_adjust_takes_over_other_volumes_while_secondary(synced):
         n.urbd("create-md", "--force", "r0/1")
         n.urbd("adjust", "r0")
         assert not n.urbd("-d", "adjust", "r0").out.strip()
-    assert before not in a.pids()
+    assert before in a.pids()
     a.wait(conn="Connected")
     a.urbd("new-current-uuid", "--clear-bitmap", "r0/1")
     a.urbd("primary", "r0")

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from cluster import URBD, eventually
-from test_three_nine import OPTIONS
 
 
 def descriptors(pid):
@@ -26,7 +25,7 @@ def cpu(pid):
 def test_who_comes_while_there_is_no_descriptor_is_let_in_later(cluster, interface):
     cluster.variables["URBD_NO_IO_URING"] = "1" if interface == "poll" else "0"
     a, b = cluster.node("a"), cluster.node("b")
-    cluster.configure(extra=OPTIONS)
+    cluster.configure(ids=True)
     for n in (a, b):
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
     a.start()

@@ -18,7 +18,7 @@ def started(cluster):
     nodes = [a, b, c, cluster.node("d", size=SIZE, beside=b), cluster.node("e", size=SIZE, beside=c)]
     hosts = "".join(f"on {n.name} {{ node-id {i}; address ipv4 {n.ip}:{PORT + i}; volume 0 {{ device /dev/drbd0 minor 0; "
                     f"disk {n.disk_path()}; meta-disk internal; }} }}\n" for i, n in enumerate(nodes))
-    config = (f"resource r0 {{ net {{ protocol C; {PATIENT_NET} }} disk {{ {FAST_DISK} }} urbd {{ protocol-version-max 124; }}\n"
+    config = (f"resource r0 {{ net {{ protocol C; {PATIENT_NET} }} disk {{ {FAST_DISK} }}\n"
               f"{hosts} connection-mesh {{ hosts a b c d e; }} }}\n")
     for n in nodes:
         n.put_res("r0", config)

@@ -2,11 +2,13 @@
 manager that gets none fences the node.  Generated from the table of verbs; both dialects; in use or not."""
 
 import contextlib
+import os
+import re
 import subprocess
 
 import pytest
 
-from cluster import MIB, eventually
+from cluster import MIB, URBD, eventually
 from test_dialect9 import two
 from test_onlookers import opened
 from test_verbs import VERBS
@@ -106,3 +108,28 @@ def test_a_snapshot_that_leaks_its_suspension_before_a_failover(cluster, dialect
     assert answered(b, "resume-io").rc == 0
     read = ["dd", f"if={b.device()}", "of=/dev/null", "bs=4096", "count=1", "status=none"]
     eventually("it can be read", lambda: subprocess.run(read, timeout=LIMIT).returncode == 0, 20)
+
+
+def test_who_froze_it_is_said(cluster):
+    """A snapshot that fails half-way leaves the device hanging: the next one who looks sees who it was, and what thaws it."""
+    a, _ = pair_of(cluster, "8.4")
+
+    def freeze(name):
+        script = os.path.join(a.dir, name)
+        with open(script, "w") as f:
+            f.write(f"#!/bin/sh\nsh -c '{URBD} suspend-io r0; true'\nexit 1\n")
+        os.chmod(script, 0o755)
+        a.run([script], env=a.env())
+        return " ".join(a.urbd("status", "r0").out.split())
+
+    said = freeze("take-snapshot")
+    assert re.search(r"frozen for \d s, because user root asked for it \(suspend-io\): process \d+ \(urbd\), "
+                     r"started by process \d+ \(sh\), by process \d+ \(take-snapshot\)", said), said
+    assert "Next: when whoever needs it has ended: urbd resume-io r0" in said, said
+    [matter] = [m for m in a.status()["urbd-matters"] if m["code"] == "frozen-user"]
+    assert "take-snapshot" in matter["text"], matter
+    assert "(take-snapshot)" in freeze("another-one"), "who came first has frozen it"
+    a.urbd("resume-io", "r0")
+    assert "frozen" not in a.urbd("status", "r0").out
+    assert "(another-one)" in freeze("another-one")
+    a.urbd("resume-io", "r0")

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import signal
 import socket
 import struct
@@ -237,15 +238,7 @@ def test_who_has_the_number_next_forbids_nothing_here(cluster, tmp_path):
     a, _ = two(cluster)
     other = tmp_path / "other"
     other.write_bytes(bytes(BLOCK))
-    side = a.side_door()
-    with open(a.device(), "rb", buffering=0) as f:
-        f.read(BLOCK)
-        eventually("it is in use", lambda: is_open(a))
-        # No user is waited for any more.
-        time.sleep(1)
-        a.freeze()
-    eventually("it is gone", lambda: not os.path.exists(f"/sys/block/{os.path.basename(side)}/loop/backing_file"))
-    sh("losetup", side, str(other))
+    side = frozen_without_its_number(a, other)
     try:
         sh("blockdev", "--setro", side)
         a.thaw()
@@ -256,6 +249,37 @@ def test_who_has_the_number_next_forbids_nothing_here(cluster, tmp_path):
     finally:
         sh("blockdev", "--setrw", side)
         sh("losetup", "-d", side)
+
+
+def frozen_without_its_number(node, other):
+    """Freezes the node when its device goes with its last user, and gives the device's number to the file `other`; returns
+    the device of that number. Other tests make loop devices, too: where one of them was faster, all of it again."""
+    for _ in range(20):
+        side = node.side_door()
+        backing = f"/sys/block/{os.path.basename(side)}/loop/backing_file"
+        ours = read_or_none(backing)
+        assert ours is not None
+        with open(node.device(), "rb", buffering=0) as f:
+            f.read(BLOCK)
+            eventually("it is in use", lambda: is_open(node))
+            # No user is waited for any more.
+            time.sleep(1)
+            node.freeze()
+        eventually("it is gone", lambda: read_or_none(backing) != ours)
+        if subprocess.run(["losetup", side, str(other)], capture_output=True).returncode == 0:
+            return side
+        node.thaw()
+        node.wait(role="Secondary")
+        eventually("it has another number", lambda: node.side_door() != side)
+    raise AssertionError("other tests took each number that got free")
+
+
+def read_or_none(path):
+    try:
+        with open(path) as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
 
 
 def test_a_user_on_its_way_out_is_waited_for(cluster):
@@ -287,6 +311,7 @@ def test_a_user_on_its_way_out_is_waited_for(cluster):
     with ours, theirs:
         r = a.call("secondary", "r0")
         assert r.rc == 11 and "held open" in r.err, r
+        assert re.search("nobody on this machine is seen to have /dev/loop[0-9]+ open, and it is in use", a.log())
     eventually("it can be", lambda: a.call("secondary", "r0").rc == 0, 10)
 
 

@@ -34,7 +34,7 @@ from pacemaker import Pacemaker
 GUIDE = os.path.join(TESTS, "..", "docs", "guide")
 PAGES = sorted(os.path.basename(p)[:-3] for p in glob.glob(f"{GUIDE}/*.md"))
 WITHOUT_STEPS = {"README", "security", "verbs"}
-WITH_CHARLIE = {"three-nodes"}
+WITH_CHARLIE = {"three-nodes", "tie-breaker"}
 HOSTS = {"alpha": "10.0.0.1", "bravo": "10.0.0.2", "charlie": "10.0.0.3"}
 LARGER = {"postgresql": 128}  # MiB
 DISKS = {"/dev/vg0/data": 32, "/dev/vg0/new": 48, "/dev/vg0/meta": 4}
@@ -190,7 +190,7 @@ class Page:
     def quick(self):
         """A lost peer is noticed, and tried again, within a second: nobody waits for the defaults here."""
         for m in self.nodes.values():
-            m.sh("sed -i 's/resource r0 {/resource r0 {\\n  net { ping-int 1; connect-int 1; }/' /etc/urbd.conf")
+            m.sh("test ! -e /etc/urbd.conf || sed -i 's/resource r0 {/resource r0 {\\n  net { ping-int 1; connect-int 1; }/' /etc/urbd.conf")
 
     def in_sync(self):
         for m in self.pair_of_machines():
@@ -203,6 +203,9 @@ class Page:
     def new_disk(self, name, link):
         m = self.nodes[name]
         m.new_disk(m.links[link], self.sizes[link] * MIB)
+
+    def copy(self, source, target, path):
+        self.nodes[target].put(path, self.nodes[source].sh(f"cat {path}"))
 
     def check(self, name, *command):
         self.nodes[name].sh(" ".join(command))
@@ -234,6 +237,7 @@ class Page:
         "cut": lambda self, name: self.nodes[name].cut(),  # its network cable is pulled
         "heal": lambda self, name: self.nodes[name].heal(),
         "new-disk": new_disk,  # NODE LINK: that disk is an empty one now
+        "copy": copy,  # NODE NODE FILE: from the first one to the second one
         "check": check,  # NODE COMMAND: must succeed
         "until": until,  # NODE COMMAND: must succeed within a minute
         "pacemaker": cluster_starts,  # corosync and Pacemaker are running, with a fencing device for each node

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -91,14 +92,21 @@ def test_who_follows_the_events_sees_a_restart_as_changes(cluster):
         with open(path) as f:
             return f.read().split("\n")[:-1]
 
+    def roles():
+        return re.findall(r" resource name:r0 role:(\w+)", "\n".join(lines()))
+
     try:
         eventually("it has begun", lambda: "exists -" in lines())
-        for n in range(3):
+        for _ in range(3):
             restart(a)
-            eventually("it is Primary again", lambda n=n: sum(" role:Primary" in x for x in lines()) == n + 2)
-        app.goes_on()
+            app.goes_on()
+            eventually("it is Primary again", lambda: roles()[-1] == "Primary")
         begun = lines().index("exists -")
         assert all(line.startswith("change ") for line in lines()[begun + 1:]), lines()
+        # The connections ended with the old process.
+        assert sum(" connection:Unconnected" in line for line in lines()) == 3, lines()
+        # The disk was in use all the time: what the old process did with its own is nobody's matter.
+        assert not [line for line in lines() if "disk:Detaching" in line or "disk:Failed" in line], lines()
         app.end()
         a.urbd("secondary", "r0")
         a.stop()

@@ -15,13 +15,13 @@ from test_dialect9 import room
 from test_handover import Application, kill, nothing_is_left, restart
 
 SIZE = 32 * MIB
-DIALECTS = {"8.4": "", "9": "urbd { protocol-version-max 124; }"}
+DIALECTS = {"8.4": False, "9": True}
 
 
 def pair_in_use(cluster, dialect, **options):
     """Both UpToDate and with room to grow; an application writes to the first one's device."""
     a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
-    cluster.configure(net="verify-alg crc32c;", extra=DIALECTS[dialect], **options)
+    cluster.configure(net="verify-alg crc32c;", ids=DIALECTS[dialect], **options)
     for n in (a, b):
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
         n.start()

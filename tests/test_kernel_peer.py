@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -89,6 +90,30 @@ def test_load_then_failover(mixed, primary):
     before = p.read(0, 8 * MIB)
     switch(p, s)
     assert s.read(0, 8 * MIB) == before
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_a_file_with_node_ids(mixed, primary):
+    """urbd offers DRBD 9's dialect as well then, and has metadata of format v09; 8.4's is spoken."""
+    p, s = roles(mixed, primary)
+    u = mixed.nodes[0]
+    mixed.configure()
+    u.put_res("r0", C.config_text(mixed.nodes, ids=True))
+    mixed.start_fresh()
+    p.verb("primary", "--force", "r0")
+    mixed.wait_synced()
+    assert [c["protocol-version"] for c in u.status()["connections"]] == [101]
+    assert 'version "v09"' in u.urbd("dump-md", "--force", "r0").out
+    scatter(p, 3, p.data_size(), count=15)
+    s.cut()
+    p.wait(conn=DISCONNECTED, timeout=40)
+    p.write(MIB, os.urandom(8192))
+    s.heal()
+    mixed.wait_synced()
+    switch(p, s)
+    scatter(s, 4, p.data_size(), count=15)
+    mixed.assert_same()
+    assert not re.search(r"BUG|Oops|ASSERT|unexpected|BAD!", mixed.nodes[1].dmesg())
 
 
 # ---- outages --------------------------------------------------------------------------
@@ -581,3 +606,70 @@ def test_a_restart_takes_leave_of_a_kernel_primary(mixed):
     mixed.wait_synced()
     mixed.assert_same()
     assert not re.search(" fence-peer|susp\\( 0 -> 1|BrokenPipe", k.dmesg()), k.dmesg()[-3000:]
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_a_limit_of_the_size_is_lifted(mixed, primary):
+    """`adjust` takes `size` out again on both nodes: the device grows, and the Secondary is a good copy of all of it."""
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p, disk="size 16M;")
+    assert p.data_size() == s.data_size() == 16 * MIB
+    p.write(MIB, b"\x01" * 65536)
+    mixed.configure(disk="")
+    for n in (s, p):
+        n.verb("adjust", "r0")
+        mixed.wait_synced()
+    eventually("both have grown", lambda: p.data_size() == s.data_size() > 20 * MIB, 20)
+    p.write(p.data_size() - 65536, b"\x02" * 65536)
+    p.flush()
+    mixed.wait_synced()
+    mixed.assert_same()
+    switch(p, s)
+    assert s.read(s.data_size() - 65536, 65536) == b"\x02" * 65536
+
+
+def test_the_last_good_copy_goes_by_force_in_a_kernel(mixed):
+    """The kernel says that its disk is gone while this Primary has none: a fact. The nodes stay connected, I/O fails, and
+    both go on when their disks are back."""
+    u, k = mixed.nodes
+    mixed.up(primary=u)
+    u.write(MIB, b"\x01" * 65536)
+    u.verb("detach", "r0")
+    u.wait(disk="Diskless", peer_disk="UpToDate")
+    k.verb("detach", "--force", "r0")
+    u.wait(peer_disk="Diskless")
+    assert u.state()["conn"] != "StandAlone"
+    k.verb("attach", "r0")
+    u.wait(conn="Connected", peer_disk="UpToDate")
+    assert u.read(MIB, 65536) == b"\x01" * 65536
+    u.write(2 * MIB, b"\x02" * 65536)
+    u.verb("attach", "r0")
+    mixed.wait_synced()
+    mixed.assert_same()
+
+
+def test_a_kernel_with_another_disk_is_refused_until_it_has_its_own(mixed):
+    """A Primary without a disk, whose peer comes back with a fresh disk: nothing of that is served to its users. It goes on
+    trying, and serves them again as soon as the peer has the disk with their data."""
+    u, k = mixed.nodes
+    mixed.up(primary=u)
+    u.write(MIB, b"\x01" * 65536)
+    u.verb("detach", "r0")
+    u.wait(disk="Diskless", peer_disk="UpToDate")
+    k.verb("disconnect", "--force", "r0")
+    k.verb("down", "r0")
+    shutil.copyfile(k.disk_file(), k.disk_file() + ".kept")
+    k.create_md()
+    k.start()
+    eventually("it is refused", lambda: "exposed-data-differs" in u.log(), 30)
+    u.wait(conn="Connecting")
+    k.verb("down", "r0")
+    with open(k.disk_file() + ".kept", "rb") as kept, open(k.disk_file(), "r+b") as f:
+        shutil.copyfileobj(kept, f)
+        os.fsync(f.fileno())
+    k.start()
+    u.wait(conn="Connected", peer_disk="UpToDate", timeout=30)
+    assert u.read(MIB, 65536) == b"\x01" * 65536
+    u.verb("attach", "r0")
+    mixed.wait_synced()
+    mixed.assert_same()

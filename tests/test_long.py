@@ -7,6 +7,7 @@ import pytest
 
 import cluster as C
 import long
+from releases import FORM_9, HELD, Old, history
 from versions import versions
 
 
@@ -28,7 +29,7 @@ def test_a_file_system_goes_on(part, tmp_path, capsys):
 
 @pytest.mark.parametrize("more", [[], ["--without-resend"]])
 def test_nothing_waits_that_only_looks(tmp_path, more):
-    assert long.main(["--part", "onlookers", "--directory", str(tmp_path), "--rounds", "3", *more]) == 0
+    assert long.main(["--part", "onlookers", "--directory", str(tmp_path), "--rounds", "4", *more]) == 0
 
 
 def test_a_database_goes_on(tmp_path):
@@ -42,6 +43,13 @@ def test_another_program_goes_on(cluster, tmp_path):
     shutil.copy(C.URBD, other)
     pauses, written = versions(cluster, str(other), 4)
     assert len(pauses) == 4 and written > 50
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_a_pair_changes_its_dialect_at_the_next_connect(old_first):
+    """This program on both, one of which is held to 8.4's dialect; the last release is built by `make long`."""
+    _, written = history(FORM_9, Old(line=HELD), old_first)
+    assert written > 200
 
 
 def test_a_database_goes_on_elsewhere(tmp_path):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import fake_peer as F
-from cluster import Cluster, PORT, URBD, eventually
+from cluster import Cluster, MIB, PORT, URBD, eventually
 from fake_peer import FakePeer, in_network
 
 SECRET = 'cram-hmac-alg sha256; shared-secret "right";'
@@ -45,9 +45,9 @@ def says(node, *words, verb="why", timeout=40):
 def test_peer_not_up(pair):
     a, _, _ = pair
     a.urbd("up", "r0")
-    said = says(a, "b is not reached: its machine refuses connections", "on b: urbd up r0", verb="status")
+    said = says(a, "b is not reached: its machine refuses connections", "on b, which starts or connects it: urbd adjust r0", verb="status")
     assert f"{pair[1].ip}:{PORT}" in said
-    assert says(a, "b is not reached", "next: on b: urbd up r0")
+    assert says(a, "b is not reached", "next: on b, which starts or connects it: urbd adjust r0")
     # What programs read is as it was: no sentence in it.
     link = os.path.join(a.dir, "drbdadm")
     os.path.lexists(link) or os.symlink(URBD, link)
@@ -60,7 +60,7 @@ def test_peer_not_up(pair):
     assert r.returncode == 0 and "next" not in r.stdout, r.stdout
     # By its own name it is for programs that want the sentences.
     [matter] = [m for m in a.status()["urbd-matters"] if m["object"] == "r0:b"]
-    assert matter["text"].startswith("b is not reached") and matter["next"].startswith("on b: urbd up r0"), matter
+    assert matter["text"].startswith("b is not reached") and matter["next"].startswith("on b, which starts or connects it: urbd adjust r0"), matter
     assert matter["weight"] == "warning" and matter["code"] == "refused", matter
 
 
@@ -81,7 +81,7 @@ def test_network_cut(pair):
     try:
         a.urbd("up", "r0")
         # The machine's neighbour is not found, or nothing answers: both say where to look.
-        said = ("nothing answers at", "no route leads to")
+        said = ("nothing answers at", "nobody has the address")
         eventually("it is said", lambda: any(w in a.urbd("why", "r0").out for w in said), 40)
     finally:
         b.heal()
@@ -175,7 +175,8 @@ def test_nobody_is_primary(pair):
     a.wait(conn="Connected")
     assert a.run(["mount", "/dev/urbd/by-res/r0/0", "/mnt"], capture_output=True).returncode != 0
     says(a, "No node in reach has good data", "urbd primary --force r0", verb="status")
-    says(a, "the device cannot be opened or mounted", "where it is to be used: urbd primary r0")
+    # As long as there is no good data that would be refused.
+    assert "urbd primary r0" not in says(a, "the device cannot be opened or mounted")
     b.urbd("primary", "--force", "r0")
     says(a, "This node is Secondary: the device can be used on b only", "on b, urbd secondary r0; here, urbd primary r0")
     a.wait(disk="UpToDate")
@@ -200,8 +201,8 @@ def test_split_brain(pair):
         n.urbd("connect", "r0")
     says(a, "Split brain: since the nodes parted, this node has changed 64 KiB of its data, the peer 12 KiB.")
     said = says(b, "this node has changed 12 KiB of its data, the peer 64 KiB.", verb="status")
-    for way in ("This node's: urbd secondary r0; urbd connect --discard-my-data r0:a.",
-                "Those of a: the same there, and here urbd connect r0:a.", "None: copy the data"):
+    for way in ("This node's: urbd secondary r0; urbd connect --discard-my-data r0:a; on a: urbd connect r0.",
+                "Those of a: on a, urbd secondary r0; urbd connect --discard-my-data r0; here: urbd connect r0:a.", "None: copy the data"):
         assert way in said, said
     # The first of the three ways, as it is written there.
     b.urbd("secondary", "r0")
@@ -256,3 +257,47 @@ def test_no_rights(pair):
         rc, out = as_user(a, *args, group=daemon)
         assert rc == 10 and "not permitted" in out and "sudo" in out, (args, rc, out)
     assert a.state()["conn"] != "StandAlone" and '"right"' in text
+
+
+def test_large_packets_get_lost_on_the_way(pair):
+    """The nodes connect, and each time data is to flow the link dies: that is said, and not only that data is copied."""
+    a, b, c = pair
+    for n in (a, b):
+        n.create_md()
+    with open(a.disk_file(), "r+b") as f:
+        f.write(os.urandom(MIB))
+    a.lose_large_packets(b)
+    try:
+        for n in (a, b):
+            n.start("r0")
+        a.urbd("primary", "--force", "r0")
+        said = says(a, "The connection to b comes and goes: it was lost", "each time while data was on its way", timeout=120)
+        assert f"ping -c 3 -M do -s 1472 {b.ip}" in said, said
+        says(b, "The connection to a comes and goes: it was lost", "each time while data was on its way")
+        shown = " ".join(a.urbd("status", "r0").out.split())
+        assert "r0:b: The connection to b comes and goes: it was lost" in shown, shown
+        assert "comes and goes" in a.urbd("top", "--once").out
+        assert any(m["code"] == "link-unsteady" and m["weight"] == "warning" for m in a.status()["urbd-matters"])
+    finally:
+        a.take_large_packets()
+    a.wait(conn="Connected", peer_disk="UpToDate", timeout=60)
+
+
+def test_a_peer_that_dies_again_and_again(pair):
+    """Each time one looks it is connected, as something starts it anew."""
+    a, b, _ = pair
+    a.urbd("up", "r0")
+    for _ in range(3):
+        b.start()
+        a.wait(conn="Connected")
+        b.kill()
+        a.wait(conn="Connecting")
+    b.start()
+    a.wait(conn="Connected")
+    said = says(a, "The connection to b comes and goes: it was lost 3 times in the last", "on b: urbd why r0", verb="status")
+    assert "the peer closed the connection" in said, said
+    # Whoever connects anew by command begins anew.
+    a.urbd("disconnect", "r0")
+    a.urbd("connect", "r0")
+    a.wait(conn="Connected")
+    assert "comes and goes" not in a.urbd("why", "r0").out

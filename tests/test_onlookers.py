@@ -8,6 +8,7 @@ import contextlib
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -325,6 +326,127 @@ def test_more_than_there_is_memory_for_without_a_process(cluster, kernel):
         finally:
             a.start()
         writers.end()
+    nothing_is_left(a)
+
+
+# ---- a process that does not work --------------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def stopped(node):
+    """SIGSTOP: it is there, and reads nothing."""
+    node.freeze()
+    try:
+        yield
+    finally:
+        node.thaw()
+
+
+def in_use(a):
+    pass
+
+
+def frozen(a):
+    """With writes that it has read and not answered."""
+    a.urbd("suspend-io", "r0")
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize("how", [in_use, frozen])
+@pytest.mark.parametrize("then", ["goes on", "is killed"])
+def test_beside_a_process_that_is_stopped(cluster, kernel, how, then):
+    """What reads, writes or opens the device waits for it: what it had read before, and what came meanwhile."""
+    a = one_node(cluster, size=SIZE)
+    dev = a.device()
+    apps = [Application(dev, first) for first in (0, 64, 128)]
+    with Onlookers(a) as onlookers:
+        for app in apps:
+            app.goes_on()
+        handed_over(a)
+        how(a)
+        with stopped(a):
+            for _ in range(3):
+                onlookers.look()
+            opener, killed_one = Waiter(dev), Waiter(dev)
+            done = [app.done for app in apps]
+            onlookers.look()
+            assert opener.waits() and killed_one.waits()
+            killed_one.p.kill()
+            killed_one.p.wait(20)
+            onlookers.look()
+            assert [app.done for app in apps] == done and not any(app.problem for app in apps)
+            if then == "is killed":
+                a.kill_process()
+                onlookers.look()
+                a.start()
+                a.wait(role="Primary")
+        if how is frozen:
+            onlookers.look()
+            a.call("resume-io", "r0", timeout=20)
+        for app in apps:
+            app.goes_on()
+        onlookers.look()
+        opener.got_in()
+        opener.end()
+        # Another time, with what has been so long enough to be forgotten.
+        with stopped(a):
+            onlookers.look()
+        for app in apps:
+            app.goes_on()
+    for app in apps:
+        app.end()
+    nothing_is_left(a)
+
+
+def test_the_last_close_beside_a_process_that_is_stopped(cluster, kernel):
+    a = one_node(cluster, size=SIZE)
+    dev = a.device()
+    with Onlookers(a) as onlookers, open(dev, "r+b", buffering=0) as f:
+        f.write(bytes(BLOCK))
+        os.fsync(f)
+        handed_over(a)
+        eventually("it is open", lambda: is_open(a))
+        with stopped(a):
+            onlookers.look()
+            f.close()
+            onlookers.look()
+        eventually("it is not in use", lambda: not is_open(a), 20)
+        onlookers.look()
+    assert opens(dev) == 0
+    nothing_is_left(a)
+
+
+def test_more_than_there_is_memory_for_beside_a_process_that_is_stopped(cluster, kernel):
+    a = one_node(cluster, size=SIZE)
+    a.device()
+    handed_over(a)
+    many, size = (160, MIB) if kernel == "resend" else (60, 32 << 10)
+    with Onlookers(a) as onlookers:
+        with stopped(a):
+            writers = Writers(None, many, size, fd=os.open(a.side_door_name, os.O_RDWR | os.O_DIRECT))
+            time.sleep(0.5)
+            onlookers.look()
+        writers.end()
+    nothing_is_left(a)
+
+
+def test_a_keeper_is_killed_with_what_it_has_put_aside(cluster, kernel):
+    """The process that goes on asks for it, and has another keeper."""
+    a = one_node(cluster, size=SIZE)
+    app = Application(a.device(), 0)
+    with Onlookers(a) as onlookers:
+        app.goes_on()
+        handed_over(a)
+        keeper, = a.keepers()
+        with stopped(a):
+            onlookers.look()
+            os.kill(keeper, signal.SIGKILL)
+        app.goes_on()
+        eventually("there is another one", lambda: a.keepers() not in ([], [keeper]))
+        handed_over(a)
+        with stopped(a):
+            onlookers.look()
+        app.goes_on()
+    app.end()
     nothing_is_left(a)
 
 

@@ -312,7 +312,7 @@ def three(cluster):
     """alpha, bravo and charlie with an ext4 on r0, in sync and all connected, stopped."""
     nodes = [machine(cluster, name) for name in ("alpha", "bravo", "charlie")]
     names = " ".join(n.name for n in nodes)
-    dialect = f"connection-mesh {{ hosts {names}; }} urbd {{ protocol-version-max 124; }} handlers {{ {FENCING['handlers']} }}"
+    dialect = f"connection-mesh {{ hosts {names}; }} handlers {{ {FENCING['handlers']} }}"
     for n in nodes:
         n.put_res("r0", text(nodes, dialect, net=f"ping-int 1; connect-int 1; {FENCING['net']}"))
         n.sh("urbd create-md r0; urbd up r0")

@@ -83,6 +83,7 @@ def test_a_life_of_the_package(host):
     assert m.run("man", "-w", "urbd-up").strip() if m.call("man", "-w", "man").returncode == 0 else True
     r = m.call("urbd", "bench", "bars", "--list")
     assert r.returncode == 20 and "install the package urbd-lab" in r.stderr
+    assert "r0" in m.run("urbd", "top", "--once") and m.run("urbd", "web", "-d") == "http://127.0.0.1:7780/\n"
     # What the pages name is there: the agent, its fencing handler, alerts and board.
     for path in ("lib/ocf/resource.d/urbd/drbd", "lib/urbd/crm-fence-peer", "lib/urbd/crm-unfence-peer"):
         m.run("test", "-x", f"/usr/{path}")

@@ -2,6 +2,7 @@
 I/O nor calls fence-peer, which may shoot the machine that is being upgraded."""
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -45,7 +46,7 @@ def pair9(cluster):
 
 def three9(cluster):
     nodes = [cluster.node(name, size=16 * MIB) for name in "abc"]
-    more = f"{MESH} urbd {{ protocol-version-max 124; }} handlers {{ {handlers(cluster)} }}"
+    more = f"{MESH} handlers {{ {handlers(cluster)} }}"
     for n in nodes:
         n.put_res("r0", text(nodes, more, net=f"{FAST_NET} {FENCING}"))
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
@@ -119,26 +120,12 @@ def restart(node):
     node.processes.pop("r0", None)
 
 
-def adjust(node):
-    """To another volume, which is taken away again: each takes another process."""
-    path = os.path.join(node.dir, "res.d", "r0.res")
-    with open(path) as f:
-        before = f.read()
-    volume = " volume 1 { device /dev/drbd7 minor 7; disk none; }"
-    for config in (re.sub(r"(on [abc] \{)", rf"\1{volume}", before), before):
-        node.put_res("r0", config)
-        was = node.serving()
-        node.urbd("adjust", "r0")
-        node.processes.pop("r0", None)
-        assert node.serving() != was
-
-
 def disconnect(node):
     node.urbd("disconnect", "r0")
     node.urbd("connect", "r0")
 
 
-WAYS = {"disconnect": disconnect, "restart": restart, "adjust": adjust, "leaves": leaves, "sigterm": lambda node: node.kill_process(sig=C.signal.SIGTERM),
+WAYS = {"disconnect": disconnect, "restart": restart, "leaves": leaves, "sigterm": lambda node: node.kill_process(sig=C.signal.SIGTERM),
         "down": lambda node: node.stop()}
 
 
@@ -236,3 +223,32 @@ def test_a_write_that_is_frozen_by_fencing_begins_no_generation(cluster, place, 
     if when == "frozen" and len(nodes) == 2:  # else one is due since the promotion, or since the third node has left
         assert generation(a) == gi
     cluster.assert_same(nodes=nodes[:2])
+
+
+def dialect(node, newest):
+    """`adjust` to the other dialect; the process stays."""
+    path = os.path.join(node.dir, "res.d", "r0.res")
+    with open(path) as f:
+        config, n = re.subn(r"protocol-version-max \d+;", f"protocol-version-max {newest};", f.read())
+    assert n == 1
+    node.put_res("r0", config)
+    was = node.serving()
+    node.urbd("adjust", "r0")
+    assert node.serving() == was and node.urbd("-d", "adjust", "r0").out == ""
+
+
+def test_two_nodes_change_their_dialect_in_use(cluster):
+    """The connection is made anew for that, in order."""
+    nodes = a, b = pair9(cluster)
+    app = Application(a.device(), 0)
+    with nobody_is_fenced(cluster, a):
+        for newest, order in ((101, (b, a)), (124, (b, a)), (101, (a, b)), (124, (a, b))):
+            for n in order:
+                dialect(n, newest)
+            in_sync(*nodes)
+            [now] = json.loads(a.urbd("status", "r0", "--json").out)
+            assert [c["protocol-version"] for c in now["connections"]] == [newest]
+            app.goes_on()
+        app.end()
+    a.urbd("secondary", "r0")
+    cluster.assert_same()

@@ -165,7 +165,7 @@ def test_likely_mistakes(place):
     assert "192.0.2.1 is not an address of this host" in err and "its addresses are" in err
     assert "is the address of two hosts" in mistake(place, "r0", *place.hosts(b="127.0.0.1"))
     assert "fewer than two disks" in mistake(place, "r0", a, "bravo=127.0.0.2:none")
-    assert "charlie has no disk: a host that only votes needs quorum" in mistake(place, "r0", a, b, "charlie=127.0.0.3:none")
+    assert "charlie has no disk: urbd has no hosts yet that only vote" in mistake(place, "r0", a, b, "charlie=127.0.0.3:none")
     assert "No such file" in mistake(place, "r0", f"alpha=127.0.0.1:{place.path}/nowhere", b)
     assert "neither a block device nor a file" in mistake(place, "r0", f"alpha=127.0.0.1:{place.path}", b)
     with socket.socket() as s:

@@ -13,6 +13,7 @@ from test_handover import Application
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
+OLD = "urbd { protocol-version-max 101; }"
 MESH = "connection-mesh { hosts a b c; }"
 PAIRS = "connection { host a; host b; } connection { host a; host c; } connection { host b; host c; }"
 
@@ -27,7 +28,7 @@ def text(nodes, connections, net=FAST_NET, disk=FAST_DISK):
 def three(cluster, request):
     """Not started; a's first peer is b."""
     nodes = [cluster.node(name, size=SIZE) for name in "abc"]
-    config = text(nodes, MESH if request.param == "mesh" else PAIRS)
+    config = text(nodes, f"{MESH if request.param == 'mesh' else PAIRS} {OLD}")
     for n in nodes:
         n.put_res("r0", config)
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
@@ -178,7 +179,9 @@ def test_two_meet_without_the_one_that_both_await_first(three):
 def test_the_only_peer_is_exchanged_under_a_mounted_file_system(cluster):
     """`adjust` on the Primary; the new peer speaks 8.4's dialect, and gets everything."""
     a, b, c = nodes = [cluster.node(name, size=SIZE) for name in "abc"]
-    both = "connection {{ host {}; host {}; }}".format
+    def both(one, other):
+        return f"connection {{ host {one}; host {other}; }} {OLD}"
+
     for n in nodes:
         n.put_res("r0", text([a, b], both("a", "b")) if n is not c else text(nodes, both("a", "c")))
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")

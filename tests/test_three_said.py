@@ -3,8 +3,8 @@
 import os
 import re
 
-from cluster import FAST_NET, PORT, eventually
-from test_three_nine import OPTIONS, all_together, connected, equal, equal_two, prepared, started
+from cluster import FAST_NET, PORT, TookTooLong, eventually
+from test_three_nine import all_together, connected, equal, equal_two, prepared, started
 from test_three_nodes import MESH, text, towards
 
 MIB = 1 << 20
@@ -20,13 +20,21 @@ def said(node, *words, verb="status", timeout=30):
 
 def nothing(*nodes):
     for n in nodes:
-        eventually(f"{n.name} has nothing to say", lambda: "!" not in n.urbd("status", "r0").out, 30)
+        said_last = []
+
+        def silent():
+            said_last[:] = [n.urbd("status", "r0").out]
+            return "!" not in said_last[0]
+        try:
+            eventually(f"{n.name} has nothing to say", silent, 30)
+        except TookTooLong as e:
+            raise TookTooLong(f"{e}; it says:\n{said_last[0]}") from None
 
 
 def test_new_disks(cluster):
     a, b, c = prepared(cluster)
     a.start()
-    said(a, "This disk is new: it has no data yet. Next: to copy another node's, start that (b or c): urbd up r0; "
+    said(a, "This disk is new: it has no data yet. Next: to copy another node's data, on b or c: urbd adjust r0; "
          "if all disks are new, on one node: urbd primary --force r0")
     for n in (b, c):
         n.start()
@@ -120,23 +128,19 @@ def test_a_primary_without_its_disk_and_a_node_that_has_left(cluster):
     assert refused.rc == 17 and "Need access to UpToDate data" in refused.err, refused
     b.urbd("connect", "r0:a")
     equal(a, b, c)
-    # Its reads are done by a peer, and writes fail: not under an application, unless that is wanted.
+    # Its reads and writes are done by the peers.
     with a.nbd() as h:
-        refused = a.call("detach", "r0")
-        assert refused.rc == 11 and "applications have the device open" in refused.err, refused
-        assert "first: urbd secondary r0" in refused.err, refused
-        h.write(0, os.urandom(4096))
-    with open(a.device(), "rb"):
-        refused = a.call("detach", "r0")
-        assert refused.rc == 11 and "applications have the device open; it is" in refused.err, refused
-        a.urbd("detach", "--force", "r0")
+        a.urbd("detach", "r0")
+        data = os.urandom(4096)
+        h.write(0, data)
+        assert h.read(0, 4096) == data
     a.urbd("secondary", "r0")
     a.urbd("attach", "r0")
     equal(a, b, c)
     a.urbd("primary", "r0")
     # It takes its disk into use only as Secondary, and that is what is said.
     a.urbd("detach", "r0")
-    said(a, "No disk is attached: reads are done by a peer, and writes fail.",
+    said(a, "No disk is attached: reads and writes are done by the peers.",
          "or stop them here, then: urbd secondary r0; urbd attach r0")
     said(b, "a has no disk attached, and keeps no copy. Next: on a: urbd attach r0")
     refused = a.call("attach", "r0")
@@ -165,8 +169,13 @@ def test_what_a_verify_finds(cluster):
     found = a.call("verify", "--wait", "r0:c")
     assert (found.rc, found.out) == (4, "r0:c/0: 8 KiB differ\n"), found
     refused = b.call("verify", "r0:c")
-    assert refused.rc == 11 and "(-17) a is Primary, and not one of the two to compare" in refused.err, refused
+    assert refused.rc == 11 and "(-17) a is Primary, and not one of the two" in refused.err, refused
     assert "urbd verify r0:a" in refused.err and "protocol" not in refused.err, refused
+    refused = b.call("invalidate-remote", "r0:c")
+    assert refused.rc == 11 and "(-17) a is Primary, and not one of the two" in refused.err, refused
+    refused = a.call("invalidate", "r0")
+    assert refused.rc == 11 and "(-17) among several peers a Primary is not brought up to date" in refused.err, refused
+    assert "protocol" not in refused.err, refused
     command = "urbd invalidate --reset-bitmap=no r0/0"
     said(a, f"8 KiB differ between this node and c. Next: on c, whose copy of them is replaced: {command}")
     said(c, f"8 KiB differ between this node and a. Next: {command} (this node's copy of them is replaced)")
@@ -200,8 +209,7 @@ def test_a_node_in_the_place_of_another_one(cluster):
         hosts = "".join(f"  on {n.name} {{ node-id {i}; address {n.ip}:{PORT}; device minor 0; disk {n.disk_path()}; "
                         "meta-disk internal; }\n" for n, i in ((a, 0), (b, 1), (d, node_id)))
         for n in (a, b, d):
-            n.put_res("r0", f"resource r0 {{\n  net {{ {FAST_NET} }}\n{hosts}  connection-mesh {{ hosts a b d; }}\n"
-                      "  urbd { protocol-version-max 124; }\n}\n")
+            n.put_res("r0", f"resource r0 {{\n  net {{ {FAST_NET} }}\n{hosts}  connection-mesh {{ hosts a b d; }}\n}}\n")
 
     a.urbd("primary", "r0")
     a.write(0, os.urandom(MIB))
@@ -226,7 +234,7 @@ def test_a_node_in_the_place_of_another_one(cluster):
 def test_a_node_id_does_not_change_in_passing(cluster):
     """The metadata and the other nodes know a node by it."""
     a, b, c = started(cluster)
-    config = text([a, b, c], f"{MESH} {OPTIONS}")
+    config = text([a, b, c], MESH)
     b.put_res("r0", config.replace("on b { node-id 1", "on b { node-id 5"))
     refused = b.call("adjust", "r0")
     assert refused.rc == 10 and "the node-id of this host changed to 5" in refused.err, refused
@@ -244,7 +252,7 @@ def test_a_node_id_does_not_change_in_passing(cluster):
 def test_a_node_with_other_volumes_keeps_nobody_from_anything(cluster):
     """By mistake: it has none that the others have."""
     a, b, c = prepared(cluster)
-    c.put_res("r0", text([a, b, c], f"{MESH} {OPTIONS}").replace("volume 0", "volume 1"))
+    c.put_res("r0", text([a, b, c], MESH).replace("volume 0", "volume 1"))
     c.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
     for n in (a, b, c):
         n.start()

@@ -89,7 +89,7 @@ def test_what_cannot_be_used_of_the_file(cluster, what):
     options, word = NOT_USABLE[what]
     a, app = killed_in_use(cluster)
     cluster.configure(**options)
-    a.start()
+    a.urbd("up", "r0")
     app.goes_on()
     assert word in a.log(), a.log()[-3000:]
     usable = what in ("a quorum", "a group")
@@ -104,7 +104,7 @@ def test_what_cannot_be_used_of_the_file(cluster, what):
     if what == "a group":
         # Who may look is settled at the start.
         a.kill_process()
-        a.start()
+        a.urbd("up", "r0")
     else:
         a.urbd("adjust", "r0")
     joined(cluster, a, app)
@@ -114,19 +114,19 @@ def test_an_address_that_is_not_here(cluster):
     a, app = killed_in_use(cluster)
     good = cluster.configure()
     a.put_res("r0", good.replace(f"{a.ip}:{PORT}", f"10.254.254.1:{PORT}"))
-    a.start()
+    a.urbd("up", "r0")
     app.goes_on()
     eventually("it says so", lambda: "annot assign" in a.log() or "not configured here" in a.log(), 20)
     a.kill_process()
     a.put_res("r0", good)
-    a.start()
+    a.urbd("up", "r0")
     app.goes_on()
     ended(a, app)
 
 
 def test_two_primaries_among_three(cluster):
     """What is refused otherwise is served to those who wait."""
-    from test_three_nine import MESH, OPTIONS, started, text
+    from test_three_nine import MESH, started, text
     nodes = a, b, c = started(cluster)
     a.urbd("primary", "r0")
     with application(a) as app:
@@ -134,6 +134,6 @@ def test_two_primaries_among_three(cluster):
         for n in (b, c):
             n.stop()
         a.kill_process()
-        a.put_res("r0", text(nodes, f"{MESH} {OPTIONS}").replace("net { ", "net { allow-two-primaries yes; ", 1))
-        a.start()
+        a.put_res("r0", text(nodes, MESH).replace("net { ", "net { allow-two-primaries yes; ", 1))
+        a.urbd("up", "r0")
         app.goes_on()

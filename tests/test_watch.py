@@ -77,7 +77,7 @@ def test_top(pair):
     a, _ = pair
     load = Load(a, sectors=2048)
     with terminal(a, f"{URBD} top") as tmux:
-        shows(tmux, "2 resources", ">!alone", "b is not reached", "on b: urbd up alone")
+        shows(tmux, "2 resources", ">!alone", "b is not reached", "urbd adjust alone")
         tmux("send-keys", "Down")
         shows(tmux, "> r0", "r0: nothing is the matter.")
         tmux("send-keys", "Enter")
@@ -161,7 +161,7 @@ def test_web_in_a_browser(pair, tmp_path):
         cards = dict(re.findall(r'<article class="([a-z ]+)" data-resource="([a-z0-9]+)"', dom))
         assert cards == {"error": "alone", "well open": "r0"}, cards
         assert "<b>a</b> Primary" in dom and "<b>b</b> Secondary" in dom and "Established" in dom
-        assert "b is not reached" in dom and "<code>on b: urbd up alone" in dom
+        assert "b is not reached" in dom and "urbd adjust alone" in dom
         assert dom.count("<svg") == 3 and "<polyline" in dom and "Latency by stage" in dom
         assert "not answer" not in dom
         with urllib.request.urlopen(address + "metrics", timeout=20) as f:
@@ -210,7 +210,7 @@ def three_with_two_volumes(c):
         hosts += f"  on {n.name} {{ node-id {i}; address {n.ip}:{C.PORT}; {volumes} }}\n"
     for n in nodes:
         n.put_res("r0", f"resource r0 {{\n  net {{ {C.FAST_NET} }}\n  disk {{ c-plan-ahead 0; resync-rate 500K; }}\n{hosts}"
-                  "  connection-mesh { hosts a b c; }\n  urbd { protocol-version-max 124; }\n}\n")
+                  "  connection-mesh { hosts a b c; }\n}\n")
         n.create_md()
         n.urbd("up", "r0")
     for n in nodes:

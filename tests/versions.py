@@ -6,12 +6,14 @@ The other builds are those of older commits, made when they are asked for first,
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 
 import cluster as C
 from cluster import MIB, eventually
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes
-from test_handover import Application, kill, one_node, restart
+from test_handover import Application, handed_over, kill, one_node, restart
 
 TOP = os.path.realpath(os.path.join(C.TESTS, ".."))
 KEPT = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(TOP, "target"), "versions")
@@ -65,9 +67,17 @@ def program(path):
         C.URBD = before
 
 
+def another_keeper(node):
+    """Of the version of the process that serves."""
+    keeper, = node.keepers()
+    os.kill(keeper, signal.SIGKILL)
+    eventually("there is another one", lambda: node.keepers() not in ([], [keeper]))
+    handed_over(node)
+
+
 def versions(cluster, other, rounds):
     """The Primary's process is followed by one of the other version each time, by request and after a kill; so is the
-    peer's now and then. The pauses in seconds, and the number of checked writes."""
+    peer's now and then; and each is stopped for a while. The pauses in seconds, and the number of checked writes."""
     programs = [C.URBD, other]
     a, b = two_nodes(cluster, size=64 * MIB)
     dev = a.device()
@@ -87,6 +97,13 @@ def versions(cluster, other, rounds):
                 app.goes_on()
                 assert os.path.samefile(f"/proc/{a.serving()}/exe", C.URBD)
                 pauses.append(app.worst)
+                # A keeper outlives its version. Beside one process of the two it answers, and no I/O is lost with either.
+                if n % 4 == 3:
+                    another_keeper(a)
+                a.freeze()
+                time.sleep(0.4)
+                a.thaw()
+                app.goes_on()
                 if n % 3 == 2:
                     (restart, kill)[n // 6 % 2](b)
                     app.goes_on()

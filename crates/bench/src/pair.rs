@@ -86,9 +86,9 @@ impl Plan {
     /// The configuration.
     fn text(&self, resource: &str, ports: [u16; 3]) -> String {
         let front = if self.front == Front::Device { "fuse" } else { "nbd" };
-        let versions = if self.nine { "protocol-version-max 124;" } else { "" };
+        let newest = if self.nine { 124 } else { 101 };
         let mut text = format!(
-            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; hand-over no; {versions} }}\n  net {{ protocol {}; \
+            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; hand-over no; protocol-version-max {newest}; }}\n  net {{ protocol {}; \
              {} }}\n  disk {{ {} }}\n",
             self.protocol, self.net, self.disk
         );

@@ -1,16 +1,19 @@
 //! The few system calls that the standard library does not have.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::mount::MountPropagationFlags;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 /// Nanoseconds since the first call, never 0.
 #[must_use]
@@ -22,27 +25,22 @@ pub(crate) fn now() -> u64 {
 /// CPU seconds that a process with all its threads, ended ones included, has used; `None` if there is no such process.
 #[must_use]
 pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
-    let mut clock: libc::clockid_t = 0;
-    // SAFETY: `clock` is a place for the result.
-    if unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) } != 0 {
-        return None;
-    }
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a place for the result.
-    let r = unsafe { libc::clock_gettime(clock, &raw mut t) };
-    (r == 0).then(|| t.tv_sec as f64 + t.tv_nsec as f64 / 1e9)
+    let (mut clock, mut t): (libc::clockid_t, _) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: `clock` and `t` are places for the results. rustix does not have the clock of another process.
+    let known = unsafe {
+        libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut t) == 0
+    };
+    known.then(|| t.tv_sec as f64 + t.tv_nsec as f64 / 1e9)
 }
 
 /// Waits until the descriptor can be read (or written, if that is wanted), at most that long; false: time is up.
 pub(crate) fn wait(fd: BorrowedFd<'_>, write: bool, at_most: Duration) -> io::Result<bool> {
-    let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
-    let mut entry = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry, valid for the length of the call.
-    let n = unsafe { libc::poll(&raw mut entry, 1, at_most.as_millis().min(1 << 30) as i32) };
-    match n {
-        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(true),
-        -1 => Err(io::Error::last_os_error()),
-        n => Ok(n > 0),
+    let events = PollFlags::IN | if write { PollFlags::OUT } else { PollFlags::empty() };
+    let at_most = Timespec::try_from(at_most.min(Duration::from_secs(1 << 20))).map_err(io::Error::other)?;
+    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, events)], Some(&at_most)) {
+        Err(Errno::INTR) => Ok(true),
+        ready => Ok(ready? > 0),
     }
 }
 
@@ -50,7 +48,7 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, write: bool, at_most: Duration) -> io::Re
 /// error if that is not allowed.
 pub(crate) fn run_first() -> io::Result<()> {
     let first = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameters are only read.
+    // SAFETY: the parameters are only read. rustix does not have this call.
     let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -58,38 +56,34 @@ pub(crate) fn run_first() -> io::Result<()> {
 /// Bytes that may be written to the file system at `path`.
 #[must_use]
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: statvfs is plain data for which all zeroes is valid.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a C string and a place for the result, both valid for the length of the call.
-    let r = unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) };
-    (r == 0).then(|| stat.f_bavail * stat.f_frsize)
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(stat.f_bavail * stat.f_frsize)
 }
 
 /// Asks a process that we started to end.
 pub(crate) fn terminate(pid: u32) {
-    signal(pid, libc::SIGTERM);
+    signal(pid, Signal::TERM);
 }
 
 /// As somebody at a terminal would.
 pub(crate) fn interrupt(pid: u32) {
-    signal(pid, libc::SIGINT);
+    signal(pid, Signal::INT);
 }
 
-fn signal(pid: u32, number: i32) {
-    // SAFETY: no memory is involved; the process is our child and not waited for, so the number is still its own.
-    unsafe { libc::kill(pid as libc::pid_t, number) };
+/// The process is our child and not waited for, so the number is still its own.
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+        let _ = kill_process(pid, signal);
+    }
 }
 
 /// Gives this process mounts of its own: nobody else's mount namespace, made while one of ours is mounted, keeps the
 /// device below it in use after we unmounted it. Without the right to do so everything stays as it was. To be called
 /// before there are threads.
 pub fn keep_mounts_apart() {
-    // SAFETY: no memory is involved.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
-        let flags = libc::MS_REC | libc::MS_PRIVATE;
-        // SAFETY: C strings; the type and the data are not used with these flags.
-        unsafe { libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+    if frontends::sys::own_mounts().is_ok() {
+        let flags = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+        let _ = rustix::mount::mount_change("/", flags);
     }
 }
 
@@ -114,13 +108,7 @@ pub(crate) fn is_interrupted() -> bool {
 
 /// The program is killed when the thread that starts it ends, even if that is killed itself.
 pub(crate) fn die_with_us(command: &mut Command) {
-    let ask = || {
-        // SAFETY: no memory is involved; it may be called between fork and exec.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        }
-    };
+    let ask = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
     unsafe { command.pre_exec(ask) };
 }

@@ -1,6 +1,7 @@
 //! Steps as commands of drbdsetup and drbdmeta, as a dry run prints them (`docs/spec/config-and-cli.md` 5.2, 3.4).
 
-use crate::model::{Backing, LocalPath, MetaDisk};
+use crate::backing::{Backing, MetaDisk};
+use crate::model::LocalPath;
 use crate::options::Settings;
 use crate::plan::Step;
 use units::NodeId;

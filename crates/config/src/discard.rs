@@ -2,20 +2,11 @@
 //! host reads it as `discard-local` or `discard-remote`.
 
 use crate::options::{Setting, Settings};
-use crate::table::OptionSpec;
-use crate::value::Value;
-
-const OPTION: &str = "after-sb-0pri";
-
-/// The value of this option, if `text` names a host.
-pub(crate) fn parse(spec: &OptionSpec, text: &str) -> Option<Value> {
-    let name = text.strip_prefix("discard-node-").filter(|name| spec.name == OPTION && !name.is_empty())?;
-    Some(Value::Text(name.to_owned()))
-}
+use crate::value::{self, Value};
 
 /// The setting that names a host, and that host.
 pub(crate) fn named(settings: &Settings) -> Option<(&Setting, &str)> {
-    match settings.find(OPTION).map(|setting| (setting, &setting.value)) {
+    match settings.find(value::OF_HOSTS).map(|setting| (setting, &setting.value)) {
         Some((setting, Value::Text(name))) => Some((setting, name)),
         _ => None,
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use units::same_host;
 
 use crate::address::Address;
+use crate::backing::{Backing, MetaDisk};
 use crate::error::Span;
 use crate::index::Index;
-use crate::model::{Backing, MetaDisk};
 use crate::options::Settings;
 
 /// All files together.
@@ -168,6 +168,14 @@ pub(crate) struct MeshNode {
     pub(crate) seen: Vec<(&'static str, Span)>,
 }
 
+impl ResourceNode {
+    /// Has it the only form that 8.4 knows? Exactly two hosts, whose node ids are computed.
+    pub(crate) fn is_of_84(&self) -> bool {
+        let names_nodes = self.hosts.iter().any(|host| host.node_id.is_some());
+        self.hosts.len() == 2 && !names_nodes && self.connections.is_empty() && self.meshes.is_empty()
+    }
+}
+
 impl VolumeNode {
     pub(crate) fn new(nr: u16, implicit: bool, span: &Span) -> VolumeNode {
         VolumeNode {
@@ -199,10 +207,6 @@ impl VolumeNode {
 impl Document {
     pub(crate) fn resource(&self, name: &str) -> Option<&ResourceNode> {
         self.resources.get(self.names.find(name)?)
-    }
-
-    pub(crate) fn resource_mut(&mut self, name: &str) -> Option<&mut ResourceNode> {
-        self.resources.get_mut(self.names.find(name)?)
     }
 
     pub(crate) fn add(&mut self, resource: ResourceNode) {

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod backing;
 mod choices;
 mod command;
 mod discard;
@@ -36,28 +37,31 @@ mod grammar;
 mod index;
 mod lexer;
 mod load;
+mod load_options;
 mod local;
 mod model;
 mod options;
-mod overlay;
 mod plan;
 mod resolve;
 mod running;
 mod table;
+mod told;
 mod tree;
 mod value;
 
 pub use address::{Address, Family};
+pub use backing::{Backing, MetaDisk};
 pub use choices::*;
 pub use command::shell_line;
 pub use error::{Error, ErrorKind, Errors, Span, Warning};
 pub use files::{Disk, Files, Memory};
-pub use load::{LoadOptions, Version, load, load_from, load_text};
-pub use local::FixedSinceStart;
+pub use load::{load, load_from, load_text};
+pub use load_options::{LoadOptions, Version};
+pub use local::{FixedSinceStart, is_nine};
 pub use model::*;
 pub use options::*;
-pub use overlay::OverlayScope;
 pub use plan::{AdjustScope, Plan, Stage, Step, in_order};
 pub use running::{Running, RunningConnection, RunningVolume};
 pub use table::{Group, Kind, OptionSpec, Unit, option, options};
+pub use told::{Refused, Standing, behind_file, check_name};
 pub use value::{BadValue, Value, parse_number};

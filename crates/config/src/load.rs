@@ -1,36 +1,14 @@
 //! From file names to a checked [`Config`].
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Errors;
 use crate::files::{Disk, Files};
 use crate::grammar::Grammar;
+use crate::load_options::LoadOptions;
 use crate::model::Config;
 use crate::resolve;
-
-/// A version of the DRBD kernel module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u16, pub u16, pub u16);
-
-/// What to read besides the main file.
-#[derive(Clone, Debug)]
-pub struct LoadOptions {
-    /// The version that `require-drbd-module-version-*` is compared with.
-    pub module_version: Version,
-    /// Files that are skipped when they are included (`--config-to-exclude`).
-    pub exclude: Vec<PathBuf>,
-    /// Files that are read behind the main file (`--config-to-test`).
-    pub additional: Vec<PathBuf>,
-}
-
-impl Default for LoadOptions {
-    fn default() -> LoadOptions {
-        LoadOptions { module_version: Version(9, 2, 14), exclude: Vec::new(), additional: Vec::new() }
-    }
-}
 
 /// Reads and checks a configuration from the file system.
 ///
@@ -72,23 +50,5 @@ fn finish(mut grammar: Grammar<'_>, path: &Path, options: &LoadOptions) -> Resul
         findings.into_result()?;
         unreachable!("there are errors");
     }
-    resolve::resolve(file, document, findings)
-}
-
-impl FromStr for Version {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Version, ()> {
-        let numbers: Vec<u16> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| ())?;
-        match numbers.as_slice() {
-            [a, b, c] => Ok(Version(*a, *b, *c)),
-            _ => Err(()),
-        }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.0, self.1, self.2)
-    }
+    resolve::resolve(file, document, options.this_host.as_ref(), findings)
 }

@@ -15,7 +15,28 @@ use crate::model::{
 use crate::options::{Quorum, Setting, Settings};
 use crate::resolve::{device_below, target};
 use crate::table::{Group, option};
-use crate::value::Value;
+
+impl LocalResource {
+    /// Does it offer DRBD 9's dialect to its peers? Not to be spoken with metadata of format v08.
+    #[must_use]
+    pub fn offers_nine(&self) -> bool {
+        is_nine(self.urbd.protocol_version_max)
+    }
+
+    /// Is new metadata of format v09? Else of v08, which knows one peer, and 8.4's dialect only.
+    #[must_use]
+    pub fn makes_v09(&self) -> bool {
+        self.offers_nine() || self.host_count > 2
+    }
+}
+
+/// Is it a protocol version of DRBD 9's dialect?
+#[must_use]
+pub fn is_nine(version: u32) -> bool {
+    /// What lies between 8.4's newest version and this one is spoken by nobody.
+    const OLDEST: u32 = 110;
+    version >= OLDEST
+}
 
 impl Config {
     /// One resource as `host` sees it.
@@ -146,9 +167,10 @@ impl Config {
             disk: volume.disk.clone(),
             device: volume.device.clone(),
             resync_after_minor: volume.disk.resync_after.as_ref().and_then(|text| self.minor_of(text, this)),
-            settings: self.with_minor(&volume.settings, this),
+            settings: volume.settings.clone(),
         });
         let peers = resource.connections.iter().filter_map(|c| connection(resource, c, at));
+        let private = with_version(resource);
         LocalResource {
             name: resource.name.clone(),
             host: host.name(),
@@ -156,26 +178,15 @@ impl Config {
             options: resource.options.clone(),
             startup: resource.startup.clone(),
             handlers: resource.handlers.clone(),
-            urbd: resource.urbd.clone(),
+            urbd: (&private).into(),
             resync_goal: resource.resync_goal.clone(),
             volumes: volumes.collect(),
             peers: peers.collect(),
             settings: resource.settings.clone(),
+            private,
             host_count: resource.hosts.len(),
             metadata_slots: u32::try_from(others_with_disk.max(1)).expect("at most 32 hosts"),
         }
-    }
-
-    /// Volume settings in which `resync-after` names a minor of this host, as for drbdsetup; without it if unknown.
-    fn with_minor(&self, settings: &Settings, this: &ThisHost) -> Settings {
-        let translate = |setting: &Setting| {
-            if setting.spec.name != "resync-after" || setting.is_default() {
-                return Some(setting.clone());
-            }
-            let minor = self.minor_of(&setting.text, this)?.to_string();
-            Some(Setting::new(setting.spec, minor.clone(), Value::Text(minor), setting.span.clone()))
-        };
-        settings.iter().filter_map(translate).collect()
     }
 
     /// The minor on this host of the volume that `RES` or `RES/VOL` names.
@@ -240,10 +251,11 @@ impl LocalResource {
         }
         let quorum =
             [("quorum", self.options.quorum), ("quorum-minimum-redundancy", self.options.quorum_minimum_redundancy)];
-        for (name, _) in quorum.into_iter().filter(|(_, value)| *value != Quorum::Off) {
-            let message = format!("resource `{}` has the option `{name}`, which urbd does not keep yet", self.name);
-            let help = "a node without quorum would go on writing: set it to `off`; `fencing` and a fence-peer handler \
-                        keep a node from writing alone";
+        let asked = quorum.into_iter().filter(|(_, value)| *value != Quorum::Off && !self.offers_nine());
+        for (name, _) in asked {
+            let message = format!("resource `{}` has the option `{name}`, which DRBD 8.4's dialect lacks", self.name);
+            let help = "a node without quorum would go on writing: set it to `off`, or speak DRBD 9's dialect; \
+                        `fencing` and a fence-peer handler keep a node from writing alone, too";
             let place = self.settings.find(name).map(|setting| &setting.span);
             findings.error(match place {
                 Some(span) => Error::new(ErrorKind::Unsupported, span, message).help(help),
@@ -391,19 +403,29 @@ fn towards(device: &PeerDevice, peer: &Host) -> PeerDevice {
     let mut settings = device.settings.clone();
     if let Some(volume) = peer.volume(device.volume) {
         if volume.backing.is_none() {
-            derive(&mut settings, "bitmap", peer);
+            derive(&mut settings, Group::PeerDevice, "bitmap", "no");
         }
         if !volume.tiebreaker {
-            derive(&mut settings, "peer-tiebreaker", peer);
+            derive(&mut settings, Group::PeerDevice, "peer-tiebreaker", "no");
         }
     }
     PeerDevice { volume: device.volume, options: (&settings).into(), settings }
 }
 
-fn derive(settings: &mut Settings, name: &str, peer: &Host) {
-    if let Some(spec) = option(&[Group::PeerDevice], name) {
-        settings.put(Setting::new(spec, "no".to_owned(), Value::Bool(false), peer.span.clone()));
+/// urbd's own options with what follows from the form of the file: who names node ids has DRBD 9, and is offered its
+/// dialect unless `protocol-version-max` says what is. It is part of what a process is told.
+fn with_version(resource: &Resource) -> Settings {
+    const NAME: &str = "protocol-version-max";
+    let mut own = resource.private.clone();
+    if !resource.of_84 && own.find(NAME).is_none() {
+        derive(&mut own, Group::Urbd, NAME, "124");
     }
+    own
+}
+
+fn derive(settings: &mut Settings, group: Group, name: &str, value: &str) {
+    let setting = option(&[group], name).and_then(|spec| Setting::parse(spec, value).ok());
+    setting.into_iter().for_each(|setting| settings.put(setting));
 }
 
 fn is_stacked(host: &Host) -> bool {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use units::{NodeId, VolumeNr, same_host};
 
 use crate::address::Address;
+use crate::backing::Backing;
 use crate::document::Document;
 use crate::error::{Span, Warning};
 use crate::index::Index;
 use crate::options::{
     DeviceOptions, DiskOptions, GlobalOptions, Handlers, NetOptions, PeerDeviceOptions, ResourceOptions, ResyncGoal,
-    Settings, StartupOptions, UrbdOptions,
+    Setting, Settings, StartupOptions, UrbdOptions,
 };
+use crate::value::Value;
 
 /// A checked configuration of any number of resources, seen from no particular host.
 #[derive(Clone, Debug)]
@@ -51,6 +53,10 @@ pub struct Resource {
     pub resync_goal: ResyncGoal,
     /// What `options` was made from.
     pub settings: Settings,
+    /// What `handlers`, `urbd` and `resync_goal` were made from.
+    pub private: Settings,
+    /// Has it 8.4's form: two hosts whose node ids are computed, and no sections of connections?
+    pub of_84: bool,
 }
 
 /// How a host section says which host it is for.
@@ -105,34 +111,6 @@ pub struct Volume {
     pub tiebreaker: bool,
     /// What `disk`, `device` and the peer-device options were made from.
     pub settings: Settings,
-}
-
-/// Where the data and metadata of a volume are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backing {
-    /// Path of the backing device or file.
-    pub path: String,
-    /// Where the metadata is.
-    pub meta_disk: MetaDisk,
-}
-
-/// Where the metadata of a volume is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MetaDisk {
-    /// At the end of the backing device (`internal` and `flexible-meta-disk internal`).
-    Internal,
-    /// On another device, sized as needed.
-    External {
-        /// Path.
-        path: String,
-    },
-    /// On another device, in a slot of 128 MiB.
-    Indexed {
-        /// Path.
-        path: String,
-        /// Slot number, from 0.
-        index: u32,
-    },
 }
 
 /// A connection of two hosts.
@@ -210,6 +188,8 @@ pub struct LocalResource {
     pub peers: Vec<LocalConnection>,
     /// What `options` was made from.
     pub settings: Settings,
+    /// What `handlers`, `urbd` and `resync_goal` were made from.
+    pub private: Settings,
     /// How many hosts the resource has, this one included.
     pub host_count: usize,
     /// How many other hosts of the resource have a disk for some volume, at least 1: the metadata slots of `create-md`.
@@ -237,6 +217,21 @@ pub struct LocalVolume {
     pub resync_after_minor: Option<u32>,
     /// What `disk` and `device` were made from.
     pub settings: Settings,
+}
+
+impl LocalVolume {
+    /// Its options as drbdsetup has them: `resync-after` is a minor of this host; without it if that is unknown.
+    #[must_use]
+    pub fn numbered(&self) -> Settings {
+        let number = |setting: &Setting| {
+            if setting.spec.name != "resync-after" || setting.is_default() {
+                return Some(setting.clone());
+            }
+            let minor = self.resync_after_minor?.to_string();
+            Some(Setting::new(setting.spec, minor.clone(), Value::Text(minor), setting.span.clone()))
+        };
+        self.settings.iter().filter_map(number).collect()
+    }
 }
 
 /// The connection to one peer.

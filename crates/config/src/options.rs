@@ -565,10 +565,12 @@ option_structs! {
         /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.
         busy_poll: Duration = "busy-poll",
         /// Newest protocol version that is offered to peers: 86 to 101 is DRBD 8.4's dialect, 118 to 124 DRBD 9's.
-        /// Default 101.
+        /// Default 101 for two hosts without node ids and sections of connections, else 124.
         protocol_version_max: u32 = "protocol-version-max",
         /// Members of this group may look at the resource, as root may; default: nobody but root.
         status_group: Option<String> = "status-group",
+        /// The program that is called at events, as `PROGRAM HANDLER RES`; `disabled`: none. Default: our own drbdadm.
+        usermode_helper: Option<String> = "usermode-helper",
     }
 
     /// What the adaptive controller shall achieve: `resync-goal { }` in the `urbd` section.

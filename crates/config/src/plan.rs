@@ -4,7 +4,8 @@ use std::fmt;
 
 use units::{NodeId, VolumeNr};
 
-use crate::model::{Backing, LocalConnection, LocalPath, LocalResource, LocalVolume};
+use crate::backing::Backing;
+use crate::model::{LocalConnection, LocalPath, LocalResource, LocalVolume};
 use crate::options::{Setting, Settings};
 use crate::running::{Running, RunningConnection, RunningVolume};
 use crate::table::{Group, option};
@@ -334,13 +335,13 @@ impl<'a> Builder<'a> {
 
     fn attach(&mut self, volume: &LocalVolume) {
         if let Some(backing) = volume.backing.clone() {
-            let options = volume.settings.of(Group::Disk);
+            let options = volume.numbered().of(Group::Disk);
             self.push(Step::Attach { volume: volume.nr, minor: volume.minor, backing, options });
         }
     }
 
     fn change_volume(&mut self, old: &RunningVolume, new: &LocalVolume) {
-        let (old_options, new_options) = (old.options.of(Group::Disk), new.settings.of(Group::Disk));
+        let (old_options, new_options) = (old.options.of(Group::Disk), new.numbered().of(Group::Disk));
         let reattach = old.backing != new.backing || immutable_differs(&old_options, &new_options);
         if reattach {
             if old.backing.is_some() {

@@ -5,12 +5,13 @@ use std::path::Path;
 use units::{NodeId, VolumeNr};
 
 use crate::address::Address;
+use crate::backing::Backing;
 use crate::document::{ConnectionNode, HostNode, ResourceNode, VolumeNode};
 use crate::error::Errors;
 use crate::files::Memory;
 use crate::grammar::Grammar;
-use crate::load::LoadOptions;
-use crate::model::{Backing, LocalPath, LocalResource};
+use crate::load_options::LoadOptions;
+use crate::model::{LocalPath, LocalResource};
 use crate::options::Settings;
 
 /// A running resource.
@@ -78,7 +79,7 @@ impl Running {
             nr: v.nr,
             minor: v.minor,
             backing: v.backing.clone(),
-            options: v.settings.clone(),
+            options: v.numbered(),
         });
         let connections = resource.peers.iter().map(|p| RunningConnection {
             peer_node_id: p.peer_node_id,

@@ -127,6 +127,8 @@ pub struct OptionSpec {
     pub since: Option<&'static str>,
     /// Does an 8.4 configuration know it (perhaps in another section)?
     pub in_84: bool,
+    /// Does a DRBD 9 configuration know it?
+    pub in_9: bool,
     /// Does urbd act on it? Otherwise it is accepted with a warning.
     pub honoured: bool,
     /// Can it only be set when its object is made? Then `adjust` makes the object anew.
@@ -137,7 +139,17 @@ pub struct OptionSpec {
 
 impl OptionSpec {
     const fn new(group: Group, name: &'static str, kind: Kind) -> OptionSpec {
-        OptionSpec { name, group, kind, since: None, in_84: true, honoured: false, immutable: false, limited: false }
+        OptionSpec {
+            name,
+            group,
+            kind,
+            since: None,
+            in_84: true,
+            in_9: true,
+            honoured: false,
+            immutable: false,
+            limited: false,
+        }
     }
 
     const fn honoured(mut self) -> OptionSpec {
@@ -148,6 +160,12 @@ impl OptionSpec {
     /// Not known to 8.4.
     const fn nine(mut self) -> OptionSpec {
         self.in_84 = false;
+        self
+    }
+
+    /// Not known to DRBD 9.
+    const fn eight(mut self) -> OptionSpec {
+        self.in_9 = false;
         self
     }
 
@@ -252,9 +270,9 @@ table! {
         "twopc-retry-timeout": number(Unit::Decisecond, 1, 1, 50), nine();
         "auto-promote-timeout": number(Unit::Decisecond, 20, 0, 600), nine(), honoured();
         "max-io-depth": number(Unit::One, 8000, 4, 4_294_967_295), nine();
-        "quorum": QUORUM, nine();
-        "on-no-quorum": choice::<OnNoQuorum>("suspend-io"), nine();
-        "quorum-minimum-redundancy": QUORUM, nine();
+        "quorum": QUORUM, nine(), honoured();
+        "on-no-quorum": choice::<OnNoQuorum>("suspend-io"), nine(), honoured();
+        "quorum-minimum-redundancy": QUORUM, nine(), honoured();
         "on-suspended-primary-outdated": choice::<OnSuspendedPrimaryOutdated>("disconnect"), nine();
         "drbd8-api-compatibility": NO, since("9.33");
     }
@@ -289,7 +307,7 @@ table! {
         "socket-check-timeout": number(Unit::Decisecond, 0, 0, 300), honoured();
         "fencing": choice::<Fencing>("dont-care"), honoured();
         "max-buffers": number(Unit::One, 2048, 32, 131_072), honoured();
-        "unplug-watermark": number(Unit::One, 128, 1, 131_072);
+        "unplug-watermark": number(Unit::One, 128, 1, 131_072), eight();
         "allow-remote-read": YES, nine();
         "load-balance-paths": NO, since("9.26"), immutable();
         "rdma-ctrl-rcvbuf-size": number(Unit::Byte, 0, 0, 10_485_760), since("9.26");
@@ -302,7 +320,7 @@ table! {
     }
     Disk {
         "size": number(Unit::Sector, 0, 0, 1 << 41), honoured();
-        "max-bio-bvecs": number(Unit::One, 0, 0, 128);
+        "max-bio-bvecs": number(Unit::One, 0, 0, 128), eight();
         "on-io-error": choice::<OnIoError>("detach"), honoured();
         "disk-barrier": NO;
         "disk-flushes": YES, honoured();
@@ -334,7 +352,7 @@ table! {
         "c-min-rate": number(Unit::KibPerSecond, 250, 0, 4_194_304), honoured();
         "bitmap": YES, nine();
         "resync-without-replication": YES, since("9.32");
-        "peer-tiebreaker": YES, since("9.34");
+        "peer-tiebreaker": YES, since("9.34"), honoured();
     }
     Startup {
         "wfc-timeout": WAIT, honoured();
@@ -379,6 +397,7 @@ table! {
         "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
         "protocol-version-max": number(Unit::One, 101, 86, 124), honoured();
         "status-group": NAME, honoured();
+        "usermode-helper": Kind::Text { default: "", max: 255 }, honoured();
     }
     ResyncGoal {
         "finish-within": number(Unit::TimeSpan, 0, 0, 31_536_000), honoured();

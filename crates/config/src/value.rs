@@ -1,7 +1,9 @@
 //! Option values: what a text means under an option's rule (`docs/spec/config-and-cli.md` 1.3).
 
-use crate::discard;
 use crate::table::{Kind, OptionSpec, Unit};
+
+/// The option that may name a host, whose changes are thrown away then (`discard.rs`).
+pub(crate) const OF_HOSTS: &str = "after-sb-0pri";
 
 /// A checked option value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl Value {
             Kind::Number { unit, min, max, .. } => number(spec, text, *unit, *min, *max).map(Value::Number),
             Kind::Choice { words, .. } => word(text, words)
                 .map(Value::Word)
-                .or_else(|| discard::parse(spec, text))
+                .or_else(|| host_to_discard(spec, text))
                 .ok_or_else(|| no_choice(spec, text, words)),
             Kind::NumberOrWord { words, min, max, .. } => match word(text, words) {
                 Some(word) => Ok(Value::Word(word)),
@@ -72,6 +74,12 @@ impl Value {
             Kind::ResyncAfter { .. } | Kind::Command => Value::Text(String::new()),
         }
     }
+}
+
+/// The value of [`OF_HOSTS`], if `text` names a host.
+fn host_to_discard(spec: &OptionSpec, text: &str) -> Option<Value> {
+    let name = text.strip_prefix("discard-node-").filter(|name| spec.name == OF_HOSTS && !name.is_empty())?;
+    Some(Value::Text(name.to_owned()))
 }
 
 fn word(text: &str, words: &'static [&'static str]) -> Option<&'static str> {

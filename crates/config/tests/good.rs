@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use urbd_config::{AdjustScope, Config, LoadOptions, Memory, Plan, ThisHost, in_order, load_from, shell_line};
+use urbd_config::{AdjustScope, Config, LoadOptions, Plan, ThisHost, in_order, load_from, shell_line};
+
+mod installed;
 
 /// The real `dump -v` of a stacked resource does not parse (`docs/spec/config-and-cli.md` 1.10); ours does.
 const STACKED: &[&str] = &["09-stacked", "10-stacked-multivol"];
@@ -24,25 +26,8 @@ fn name(sample: &Path) -> &str {
     sample.file_name().unwrap().to_str().unwrap()
 }
 
-/// The sample as if it were installed in /etc.
-fn installed(sample: &Path) -> Memory {
-    fn add(files: &mut Memory, from: &Path, to: &Path) {
-        for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-            let target = to.join(entry.file_name());
-            if entry.path().is_dir() {
-                add(files, &entry.path(), &target);
-            } else {
-                files.insert(target, fs::read(entry.path()).unwrap());
-            }
-        }
-    }
-    let mut files = Memory::default();
-    add(&mut files, sample, Path::new("/etc"));
-    files
-}
-
 fn load(sample: &Path) -> Config {
-    let loaded = load_from(&installed(sample), Path::new("/etc/drbd.conf"), &LoadOptions::default());
+    let loaded = load_from(&installed::files(sample), Path::new("/etc/drbd.conf"), &LoadOptions::default());
     loaded.unwrap_or_else(|errors| panic!("{}: {errors}", name(sample)))
 }
 
@@ -116,7 +101,7 @@ fn dump_parses_again() {
         let config = load(sample);
         for verbose in [false, true] {
             let text = config.dump(&host("alpha"), verbose, &[]);
-            let mut files = installed(sample);
+            let mut files = installed::files(sample);
             files.insert("/etc/dumped.conf", text.clone());
             let again = load_from(&files, Path::new("/etc/dumped.conf"), &LoadOptions::default())
                 .unwrap_or_else(|errors| panic!("{} verbose {verbose}: {errors}", name(sample)));

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 use urbd_config::{
-    Config, ErrorKind, Errors, FrontEnd, Group, LoadOptions, Memory, OnNoData, OverlayScope, Protocol,
-    ResyncController, Running, Setting, Settings, ThisHost, load_text, option,
+    Config, ErrorKind, Errors, FrontEnd, LoadOptions, LocalResource, Memory, Protocol, ResyncController, Running,
+    ThisHost, load_text,
 };
 
 fn load(text: &str) -> Config {
@@ -279,49 +279,6 @@ fn busy_poll_is_in_microseconds() {
 
 /// Options given to what runs win, wherever the file has them, and only there.
 #[test]
-fn an_overlay_wins_over_what_is_written() {
-    let setting = |group, name: &str, text: &str| Setting::parse(option(&[group], name).unwrap(), text).unwrap();
-    let change: Settings = [
-        setting(Group::Net, "max-buffers", "8000"),
-        setting(Group::Disk, "al-extents", "3001"),
-        setting(Group::PeerDevice, "c-max-rate", "300M"),
-        setting(Group::Resource, "on-no-data-accessible", "suspend-io"),
-    ]
-    .into_iter()
-    .collect();
-    for (sample, resource, peer) in [
-        ("01-classic-84", "mail", None),
-        ("02-twonode-v9", "r0", Some("bravo")),
-        ("06-multi-volume-override", "", None),
-        ("07-mesh-3node", "", None),
-        ("13-options-levels", "lv", Some("bravo")),
-    ] {
-        let mut config = self::sample(sample);
-        let host = ThisHost::named("alpha");
-        let all = config.resources_for(&host).unwrap();
-        let before = all.iter().find(|r| resource.is_empty() || r.name == resource).unwrap().clone();
-        let peer = peer.map(|name| before.peers.iter().find(|p| p.peer_name == name).unwrap().peer_node_id);
-        let volume = Some(before.volumes[0].nr);
-        config.overlay(OverlayScope { resource: &before.name, volume, peer }, &host, &change).unwrap();
-        let after = load(&config.dump(&host, false, &[])).resource_as_seen_by(&before.name, &host).unwrap();
-        assert_eq!(after.options.on_no_data_accessible, OnNoData::SuspendIo, "{sample}");
-        for (was, is) in before.volumes.iter().zip(&after.volumes) {
-            let wanted = if Some(was.nr) == volume { 3001 } else { was.disk.al_extents };
-            assert_eq!((is.nr, is.disk.al_extents, &is.backing), (was.nr, wanted, &was.backing), "{sample}");
-        }
-        for (was, is) in before.peers.iter().zip(&after.peers) {
-            let meant = peer.is_none_or(|p| p == was.peer_node_id);
-            assert_eq!(is.net.max_buffers, if meant { 8000 } else { was.net.max_buffers }, "{sample}");
-            for (was, is) in was.peer_devices.iter().zip(&is.peer_devices) {
-                let meant = meant && Some(was.volume) == volume;
-                let wanted = if meant { ByteLen(300 << 20) } else { was.options.c_max_rate };
-                assert_eq!(is.options.c_max_rate, wanted, "{sample} volume {}", was.volume);
-            }
-        }
-    }
-}
-
-#[test]
 fn short_and_full_names_are_one_host_everywhere() {
     let text = |first: &str, second: &str, more: &str| {
         format!(
@@ -429,4 +386,117 @@ fn a_named_host_loses_its_changes_after_a_split_brain() {
     for bad in ["discard-node-", "discard-node"] {
         assert!(refused(bad).contains("discard-zero-changes"), "the choices are listed: {}", refused(bad));
     }
+}
+
+/// Two resources as one of their hosts has them from LINSTOR: the other host's disk is a placeholder in both.
+#[test]
+fn placeholders_for_the_disks_of_other_hosts_may_be_the_same() {
+    let resource = |n: usize, own: &str, other: &str| {
+        format!(
+            "resource r{n} {{ on alpha {{ node-id 0; volume 0 {{ device minor {n}; {own} }} address 10.1.1.1:790{n}; }}\n\
+             on bravo {{ node-id 1; volume 0 {{ device minor {n}; {other} }} address 10.1.1.2:790{n}; }} }}\n"
+        )
+    };
+    let read = |own: [&str; 2], other: &str, host: &str| {
+        let text = resource(0, own[0], other) + &resource(1, own[1], other);
+        let options = LoadOptions { this_host: Some(ThisHost::named(host)), ..LoadOptions::default() };
+        load_text(&Memory::default(), Path::new("drbd.conf"), &text, &options)
+    };
+    let own = ["disk /dev/vg0/a; meta-disk internal;", "disk /dev/vg0/b; meta-disk internal;"];
+    for other in [
+        "disk /dev/drbd/this/is/not/used; meta-disk internal;",
+        "disk /dev/drbd/this/is/not/used; meta-disk /dev/drbd/this/is/not/used;",
+        "disk /dev/drbd/this/is/not/used; meta-disk /dev/drbd/this/is/not/used [0];",
+    ] {
+        let config = read(own, other, "alpha.example").unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(config.resources_for(&ThisHost::named("alpha")).unwrap().len(), 2);
+        let errors = read(own, other, "bravo").unwrap_err();
+        assert!(errors.to_string().contains("is used twice on host `bravo`"), "{errors}");
+    }
+    let errors = read([own[0]; 2], "disk none;", "alpha").unwrap_err();
+    assert!(errors.to_string().contains("backing disk /dev/vg0/a is used twice on host `alpha`"), "{errors}");
+    // A floating host is known by its address.
+    let text = (0..2).map(|n| {
+        format!(
+            "resource r{n} {{ volume 0 {{ device minor {n}; disk /dev/x; meta-disk internal; }}\n\
+             floating 10.1.1.1:790{n} {{ node-id 0; }} floating 10.1.1.2:790{n} {{ node-id 1; }} }}\n"
+        )
+    });
+    let this_host = ThisHost::named("x").with_addresses(vec!["10.1.1.1".parse().unwrap()]);
+    let options = LoadOptions { this_host: Some(this_host), ..LoadOptions::default() };
+    let text: String = text.collect();
+    let errors = load_text(&Memory::default(), Path::new("drbd.conf"), &text, &options).unwrap_err();
+    let text = errors.to_string();
+    assert!(text.contains("host `10.1.1.1`") && !text.contains("host `10.1.1.2`"), "{text}");
+}
+
+/// What the others' sections say of minors and addresses is true of them, and is looked at on every host.
+#[test]
+fn minors_and_addresses_of_other_hosts_are_used_once() {
+    for (minor, port, complaint) in [(0, 7901, "minor 0"), (1, 7900, "address ipv4 10.1.1.2:7900")] {
+        let resource = |n: usize, minor: usize, port: usize| {
+            format!(
+                "resource r{n} {{ on alpha {{ node-id 0; address 10.1.1.1:790{n};\n\
+                 volume 0 {{ device minor {n}; disk /dev/x{n}; meta-disk internal; }} }}\n\
+                 on bravo {{ node-id 1; address 10.1.1.2:{port}; volume 0 {{ device minor {minor}; disk none; }} }} }}\n"
+            )
+        };
+        let text = resource(0, 0, 7900) + &resource(1, minor, port);
+        let options = LoadOptions { this_host: Some(ThisHost::named("alpha")), ..LoadOptions::default() };
+        let errors = load_text(&Memory::default(), Path::new("drbd.conf"), &text, &options).unwrap_err().to_string();
+        assert!(errors.contains(&format!("{complaint} is used twice on host `bravo`")), "{errors}");
+    }
+}
+
+/// Form of the file, what is offered, and whether new metadata is of format v09. The table of
+/// `crates/core/tests/pair/peers.rs` has what becomes of an offer beside each metadata and each peer.
+#[test]
+fn the_form_of_the_file_decides_on_the_dialect() {
+    let host = |name: &str, id: Option<u32>, end: u32| {
+        let id = id.map_or_else(String::new, |id| format!("node-id {id}; "));
+        format!("on {name} {{ {id}address 10.1.1.{end}:7900; }}\n")
+    };
+    let old = host("alpha", None, 1) + &host("bravo", None, 2);
+    let named = host("alpha", Some(0), 1) + &host("bravo", Some(1), 2);
+    let floating =
+        |ids: [&str; 2]| format!("floating 10.1.1.1:7900 {{ {} }} floating 10.1.1.2:7900 {{ {} }}", ids[0], ids[1]);
+    let three = named.clone() + &host("charlie", Some(2), 3);
+    let connection = "connection { host alpha; host bravo; }";
+    let pinned = |version: u32| format!("urbd {{ protocol-version-max {version}; }} ");
+    let none = |hosts: &str| hosts.replacen("; }", "; disk none; }", 1);
+    let table: [(&str, String, u32, bool); 13] = [
+        ("two hosts without node ids", old.clone(), 101, false),
+        ("floating, without node ids", floating(["", ""]), 101, false),
+        ("floating, with node ids", floating(["node-id 0;", "node-id 1;"]), 124, true),
+        ("node ids", named.clone(), 124, true),
+        ("node ids, and a connection", named.clone() + connection, 124, true),
+        ("node ids, and a mesh", named.clone() + "connection-mesh { hosts alpha bravo; }", 124, true),
+        ("three hosts", three.clone() + "connection-mesh { hosts alpha bravo charlie; }", 124, true),
+        ("node ids, and a host without disk", none(&named), 124, true),
+        ("three hosts, one without disk", none(&three) + "connection-mesh { hosts alpha bravo charlie; }", 124, true),
+        ("node ids, pinned", pinned(101) + &named, 101, false),
+        ("without node ids, pinned", pinned(124) + &old, 124, true),
+        ("node ids, pinned to an older one of 9", pinned(121) + &named, 121, true),
+        // Room for more than one peer is in v09 only.
+        ("three hosts, pinned", pinned(101) + &three + "connection-mesh { hosts alpha bravo charlie; }", 101, true),
+    ];
+    for (form, text, newest, v09) in table {
+        let text = format!("resource r0 {{ device minor 1; disk /dev/vg0/a; meta-disk internal;\n{text}}}");
+        let alpha = ThisHost { addresses: vec!["10.1.1.1".parse().unwrap()], ..ThisHost::named("alpha") };
+        let local = load(&text).resource_as_seen_by("r0", &alpha).unwrap();
+        assert_eq!((local.urbd.protocol_version_max, local.makes_v09()), (newest, v09), "{form}");
+        assert_eq!(local.offers_nine(), newest > 101, "{form}");
+        // What a process is told says it, too: its text names node ids in any case.
+        let told = LocalResource::from_told(&local.told()).unwrap();
+        assert!(told.is_same(&local) && told.offers_nine() == local.offers_nine(), "{form}: {}", local.told());
+    }
+}
+
+/// A section of `common` counts as written in each resource.
+#[test]
+fn a_version_of_common_pins_them_all() {
+    let text = "common { urbd { protocol-version-max 101; } }
+        resource r0 { device minor 1; disk /dev/vg0/a; meta-disk internal;
+        on alpha { node-id 0; address 10.1.1.1:7900; } on bravo { node-id 1; address 10.1.1.2:7900; } }";
+    assert!(!load(text).resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().offers_nine());
 }

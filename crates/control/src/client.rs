@@ -10,6 +10,9 @@ use crate::frame::{Decoder, FrameError, encode};
 use crate::message::{Command, Event, Failure, Reply, Request, VERSION};
 use crate::status::ResourceStatus;
 use crate::successor::is_coming;
+use crate::what_if::WhatIf;
+
+pub use crate::successor::socket_path;
 
 /// How long a process that hangs up is taken to be dying rather than broken.
 const DYING: Duration = Duration::from_secs(5);
@@ -18,11 +21,6 @@ const DYING: Duration = Duration::from_secs(5);
 const TAKING_OVER: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// The control socket of a resource: `RUN_DIR/RES.sock`.
-pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
-    run_dir.join(format!("{resource}.sock"))
-}
 
 /// A connection to a running resource, after the greeting.
 #[derive(Debug)]
@@ -209,6 +207,18 @@ impl Client {
         }
     }
 
+    /// What this command would take away, or each single loss. Nothing, if the process is older and does not know.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn what_if(&mut self, before: Option<Command>) -> Result<Vec<WhatIf>, ClientError> {
+        match self.ask(&Request::WhatIf { before }) {
+            Ok(Reply::WhatIf(all)) => Ok(all),
+            Ok(other) => Err(ClientError::Unexpected(format!("{other:?}"))),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Runs a command; returns the notes for the administrator.
     ///
     /// # Errors
@@ -220,12 +230,13 @@ impl Client {
         }
     }
 
-    /// Turns the connection into an event stream.
+    /// Turns the connection into an event stream. `since_start`: with what has happened since the process began with
+    /// nothing, if that is not long ago.
     ///
     /// # Errors
     /// When the request cannot be sent.
-    pub fn subscribe(mut self, now: bool, statistics: bool) -> Result<EventStream, ClientError> {
-        self.stream.write_all(&encode(&Request::Events { now, statistics }))?;
+    pub fn subscribe(mut self, statistics: bool, since_start: bool) -> Result<EventStream, ClientError> {
+        self.stream.write_all(&encode(&Request::Events { now: false, statistics, since_start }))?;
         Ok(EventStream { client: self })
     }
 

@@ -8,6 +8,7 @@ use crate::message::HelperCall;
 use crate::paint::{self, Side, paint};
 use crate::query;
 use crate::rates;
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{ConnectionStatus, DeviceStatus, PathStatus, PeerDeviceStatus, ResourceStatus};
 
 /// How much to print.
@@ -48,6 +49,19 @@ impl Renderer {
         let mut group = Group { options: self.options, birth, name: &new.name, lines: Vec::new() };
         group.resource(old.as_ref(), new);
         group.lines
+    }
+
+    /// The lines for what another process has taken over: the connections ended with the last one, the devices did not.
+    pub fn taken_over(&mut self, name: &str) -> Vec<String> {
+        let Some(mut status) = self.known.get(name).cloned() else { return Vec::new() };
+        for c in status.connections.iter_mut().filter(|c| c.connection > ConnectionState::Disconnecting) {
+            (c.connection, c.peer_role) = (ConnectionState::Unconnected, Role::Unknown);
+            c.paths.iter_mut().for_each(|path| path.established = false);
+            for p in &mut c.peer_devices {
+                (p.replication, p.peer_disk) = (ReplicationState::Off, DiskState::DUnknown);
+            }
+        }
+        self.status(&status)
     }
 
     /// The lines for a resource that went away.
@@ -268,6 +282,12 @@ impl Group<'_> {
     }
 
     fn destroyed_connection(&mut self, connection: &ConnectionStatus) {
+        for gone in connection.peer_devices.iter().rev() {
+            self.destroy("peer-device", &format!("{} volume:{}", peer_keys(connection), gone.volume));
+        }
+        for gone in connection.paths.iter().rev() {
+            self.destroy("path", &path_keys(connection, gone));
+        }
         self.destroy("connection", &peer_keys(connection));
     }
 

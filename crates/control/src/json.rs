@@ -7,6 +7,7 @@ use crate::latency;
 use crate::matter::matters;
 use crate::rates::{self, Progress};
 use crate::status::{ConnectionStatus, DeviceStatus, PathAddress, PeerDeviceStatus, ResourceStatus, VerifyDetails};
+use crate::what_if::{self, WhatIf};
 
 /// Printed when the remaining time is not known.
 const UNKNOWN_SECONDS: u64 = 987_654_321;
@@ -16,18 +17,23 @@ pub fn status(resources: &[ResourceStatus]) -> String {
     array(resources, resource)
 }
 
-/// The same, and behind `urbd-matters` of each what is the matter with it, in sentences.
-pub fn status_with_matters(resources: &[ResourceStatus]) -> String {
+/// The same, and behind `urbd-matters` of each what is the matter with it, in sentences; behind `urbd-what-if` what
+/// each single loss would do, if that is known.
+pub fn status_with_matters(
+    resources: &[ResourceStatus],
+    what_if: impl Fn(&ResourceStatus) -> Option<Vec<WhatIf>>,
+) -> String {
     array(resources, |r| {
         let mut value = resource(r);
         if let Value::Object(object) = &mut value {
             object.insert("urbd-matters".into(), json!(matters(r)));
+            object.extend(what_if(r).map(|all| ("urbd-what-if".into(), what_if::json(&all))));
         }
         value
     })
 }
 
-fn array(resources: &[ResourceStatus], value: fn(&ResourceStatus) -> Value) -> String {
+fn array(resources: &[ResourceStatus], value: impl Fn(&ResourceStatus) -> Value) -> String {
     let mut sorted: Vec<&ResourceStatus> = resources.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
     let array = Value::Array(sorted.into_iter().map(value).collect());

@@ -11,6 +11,7 @@
 //! Must never: decide anything about replication, read a clock, or know how a resource is run.
 #![forbid(unsafe_code)]
 
+mod asker;
 pub mod client;
 pub mod discard;
 pub mod events;
@@ -19,6 +20,7 @@ pub mod frame;
 pub mod human;
 pub mod json;
 mod latency;
+mod losses;
 pub mod matter;
 pub mod message;
 pub mod metrics;
@@ -29,17 +31,20 @@ mod rates;
 mod states;
 mod status;
 mod successor;
+pub mod what_if;
 
+pub use asker::Asker;
 pub use client::Client;
 pub use latency::StageLatency;
+pub use losses::{Losses, Seen};
 pub use message::{
-    Command, ErrorCode, Event, Failure, GenerationIdentifiers, HelperCall, Reply, Request, VERSION, WhyEntry,
+    Command, ErrorCode, Event, Failure, GenerationIdentifiers, HelperCall, Listens, Reply, Request, VERSION, WhyEntry,
 };
 pub use plain::plain;
 pub use states::{ConnectionState, DiskState, ReplicationState, Role, UnknownWord, WriteOrdering};
 pub use status::{
     Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient,
-    MemoryStatus, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended,
-    SlowedBy, Suspended, SyncDetails, VerifyDetails,
+    LinkLosses, MemoryStatus, Opening, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus,
+    ResyncSuspended, SlowedBy, Suspended, SyncDetails, VerifyDetails,
 };
 pub use successor::{Successor, runs};

@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::states::Role;
-use crate::status::ResourceStatus;
+use crate::status::{Opening, ResourceStatus};
 
 pub use connection::{progress_words, slowed_words};
 
@@ -112,6 +112,31 @@ pub fn wrapped(text: &str, first_indent: usize, indent: usize, width: usize) -> 
     out + &line + "\n"
 }
 
+/// What comes next, of which `next!` is the only maker: the tests read its sentences in the sources, and type each.
+pub(crate) struct Next(String);
+
+impl Next {
+    fn new(_sentence: &'static str, text: String) -> Next {
+        #[cfg(test)]
+        tests::said(_sentence);
+        Next(text)
+    }
+}
+
+impl fmt::Display for Next {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A sentence with holes for names; what `fetch` and `start` stand for is a sentence of its own.
+macro_rules! next {
+    ($sentence:literal) => {
+        $crate::matter::Next::new($sentence, format!($sentence))
+    };
+}
+use next;
+
 /// What was found so far.
 struct List<'a> {
     resource: &'a str,
@@ -119,9 +144,8 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn add(&mut self, object: String, weight: Weight, code: &str, text: impl Into<String>, next: impl Into<String>) {
-        let next: String = next.into();
-        let next = Some(next).filter(|n| !n.is_empty());
+    fn add(&mut self, object: String, weight: Weight, code: &str, text: impl Into<String>, next: Option<Next>) {
+        let next = next.map(|next| next.0);
         self.found.push(Matter { object, code: code.to_owned(), weight, text: crate::plain(&text.into()), next });
     }
 
@@ -129,53 +153,107 @@ impl List<'_> {
         let name = self.resource;
         let object = || name.to_owned();
         if r.suspended.user {
-            let text = "Applications' I/O is frozen, because somebody asked for it (suspend-io).";
-            self.add(object(), Weight::Error, "frozen-user", text, format!("urbd resume-io {name}"));
+            let text = match &r.frozen_by {
+                Some(who) => format!(
+                    "Applications' I/O is frozen for {}, because user {} asked for it (suspend-io): {who}.",
+                    span(who.seconds),
+                    who.user
+                ),
+                None => "Applications' I/O is frozen, because somebody asked for it (suspend-io).".to_owned(),
+            };
+            let next = next!("when whoever needs it has ended: urbd resume-io {name}");
+            self.add(object(), Weight::Error, "frozen-user", text, Some(next));
         }
         if r.suspended.no_data {
             let text = "Applications' I/O is frozen, because no UpToDate data is in reach (on-no-data-accessible).";
-            let next = format!("bring the disk or the peer back: urbd attach {name}; urbd connect {name}");
-            self.add(object(), Weight::Error, "frozen-no-data", text, next);
+            let names = r.connections.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(" or ");
+            let next = match names.is_empty() {
+                true => next!("if this node's disk was lost last: urbd attach {name}"),
+                false => {
+                    next!("on {names}: urbd adjust {name}; or, if this node's disk was lost last: urbd attach {name}")
+                }
+            };
+            self.add(object(), Weight::Error, "frozen-no-data", text, Some(next));
         }
         if r.suspended.fencing {
             let text = "Applications' I/O is frozen until the fence-peer handler has said that the peer cannot write.";
-            let next = format!("if it never ends, and the peer is surely off: urbd resume-io {name}");
-            self.add(object(), Weight::Error, "frozen-fencing", text, next);
+            let next = next!("if it never ends, and the peer is surely off: urbd resume-io {name}");
+            self.add(object(), Weight::Error, "frozen-fencing", text, Some(next));
         }
-        if r.suspended.quorum {
+        // A Secondary's applications are not there.
+        if r.suspended.quorum && r.role == Role::Primary {
             let text = "Applications' I/O is frozen, because too few nodes are in reach (quorum, on-no-quorum).";
-            self.add(object(), Weight::Error, "frozen-quorum", text, "bring the other nodes back");
+            self.add(object(), Weight::Error, "frozen-quorum", text, device::without_quorum(r));
         }
         if r.force_io_failures {
             let text = "All I/O fails, because somebody asked for it (secondary --force).";
-            let next = format!("close the device; then: urbd secondary {name}");
-            self.add(object(), Weight::Error, "io-fails-by-force", text, next);
+            let next = next!("close the device; then: urbd secondary {name}");
+            self.add(object(), Weight::Error, "io-fails-by-force", text, Some(next));
         }
-        if let Some(cause) =
-            r.cause.as_ref().filter(|c| c.code == "waits-to-be-primary" || c.code == "replaced-meanwhile")
-        {
-            self.add(object(), Weight::Error, &cause.code, sentence(&cause.text), format!("urbd primary {name}"));
+        self.applications_left_behind(r);
+        if r.opening == Opening::PromotesByDialect {
+            let text = "Whoever opens the device for writing makes its node Primary from now on: DRBD 9's dialect is \
+                        spoken, and auto-promote is not written.";
+            let next = next!(
+                "write into the file on all nodes, to have it as it was: options {{ auto-promote no; }}, or as it is now: \
+                 options {{ auto-promote yes; }}; then: urbd adjust {name}"
+            );
+            self.add(object(), Weight::Warning, "opening-promotes", text, Some(next));
         }
         let primary = |c: &crate::ConnectionStatus| c.peer_role == Role::Primary;
         if r.role == Role::Secondary && !r.connections.iter().any(primary) && !r.devices.is_empty() {
-            let text = "No node that is in reach is Primary, so the device cannot be opened or mounted.";
+            let text = match r.opening {
+                Opening::Refused => "No node that is in reach is Primary, so the device cannot be opened or mounted.",
+                _ => "No node that is in reach is Primary; whoever opens the device for writing makes its node that.",
+            };
             let away = device::away(r);
             let next = match away.is_empty() {
-                true => format!("where it is to be used: urbd primary {name}"),
+                // It would be refused.
+                _ if !device::can_be_primary(r) => None,
+                true => Some(next!("where it is to be used: urbd primary {name}")),
                 // Two that write without each other make a split brain.
                 false if away.contains(" or ") => {
-                    format!("where it is to be used, if surely none of {away} is Primary: urbd primary {name}")
+                    Some(next!("where it is to be used, if surely none of {away} is Primary: urbd primary {name}"))
                 }
-                false => format!("where it is to be used, if {away} is surely not Primary: urbd primary {name}"),
+                false => Some(next!("where it is to be used, if {away} is surely not Primary: urbd primary {name}")),
             };
             self.add(object(), Weight::Note, "nobody-primary", text, next);
         }
         if r.role == Role::Secondary && r.connections.iter().any(primary) {
             let other = r.connections.iter().find(|c| primary(c)).map(|c| c.name.as_str()).unwrap_or_default();
             let text = format!("This node is Secondary: the device can be used on {other} only.");
-            let next = format!("to move it here: on {other}, urbd secondary {name}; here, urbd primary {name}");
-            self.add(object(), Weight::Note, "primary-elsewhere", text, next);
+            let next = next!("to move it here: on {other}, urbd secondary {name}; here, urbd primary {name}");
+            self.add(object(), Weight::Note, "primary-elsewhere", text, Some(next));
         }
+    }
+
+    /// The process was away, and applications have the device open.
+    fn applications_left_behind(&mut self, r: &ResourceStatus) {
+        let (name, Some(cause)) = (self.resource, &r.cause) else { return };
+        let primary = r.connections.iter().find(|c| c.peer_role == Role::Primary).map(|c| &c.name);
+        let names = r.connections.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(" or ");
+        let next = match (cause.code.as_str(), primary) {
+            ("waits-to-be-primary", _) => next!(
+                "on {names}, which is to be reached again: urbd adjust {name}; without that, if it is surely not Primary, \
+                 here: urbd resume-io {name}"
+            ),
+            ("replaced-meanwhile", Some(other)) => {
+                next!("to have it here again: on {other}, urbd secondary {name}; here, urbd primary {name}")
+            }
+            ("replaced-meanwhile", None) => next!("unmount it here; where it is to be used: urbd primary {name}"),
+            _ => return,
+        };
+        self.add(name.to_owned(), Weight::Error, &cause.code, sentence(&cause.text), Some(next));
+    }
+}
+
+/// How long something takes already.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::status::ResourceStatus;
+use crate::what_if::WhatIf;
 
 /// The version of this protocol. A server refuses a `Hello` with another number.
 pub const VERSION: u32 = 1;
@@ -32,11 +33,19 @@ pub enum Request {
         now: bool,
         /// Also send a snapshot when only counters changed (at most once a second).
         statistics: bool,
+        /// Before it, what has happened since the process began with nothing, if that is not long ago.
+        #[serde(default)]
+        since_start: bool,
     },
     /// The running configuration in the form of `drbdsetup show` (4.5): [`Reply::Text`].
     Show,
     /// Why everything is in the state it is in: [`Reply::Why`].
     Why,
+    /// What losses would do: [`Reply::WhatIf`].
+    WhatIf {
+        /// What this command would take away. `None`: each single loss that there can be.
+        before: Option<Command>,
+    },
     /// The generation identifiers that hold against one peer: [`Reply::Generations`].
     Generations {
         /// Volume number.
@@ -57,8 +66,32 @@ impl Request {
             | Request::Status
             | Request::Events { .. }
             | Request::Why
+            | Request::WhatIf { .. }
             | Request::Generations { .. } => true,
             Request::Show | Request::Command(_) => false,
+        }
+    }
+}
+
+/// What a listener of [`Request::Events`] wants to hear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listens {
+    /// The present state.
+    Once,
+    /// And what follows.
+    FromNow,
+    /// What has happened since the start, too, if that is not long ago.
+    SinceStart,
+}
+
+impl Listens {
+    /// By the request's words.
+    #[must_use]
+    pub const fn of(now: bool, since_start: bool) -> Listens {
+        match (now, since_start) {
+            (true, _) => Listens::Once,
+            (false, false) => Listens::FromNow,
+            (false, true) => Listens::SinceStart,
         }
     }
 }
@@ -172,6 +205,11 @@ pub enum Command {
         /// And declares both sides equal (skips the initial resync).
         clear_bitmap: bool,
     },
+    /// The metadata keep nothing of a node that is no peer any more.
+    ForgetPeer {
+        /// Its node id.
+        peer: u8,
+    },
     /// Takes over the new size of the backing device.
     Resize {
         /// Which volume.
@@ -182,15 +220,15 @@ pub enum Command {
         #[serde(default)]
         assume_peer_has_space: bool,
     },
-    /// Takes over another configuration of this resource as far as that is possible while it runs.
+    /// Becomes what another text of this resource says, as far as that is possible while it runs.
     ChangeOptions {
-        /// The whole new configuration text, without includes (as `dump` prints it).
+        /// The whole new text, as [`Request::Show`] answers with it.
         config: String,
     },
-    /// Takes the block device of a volume away that nobody uses: the next process does not have the volume.
-    TakeAway {
-        /// Which volume.
-        volume: u16,
+    /// Does what these commands of drbdsetup say, without the program's name, one after the other: all or none.
+    Tell {
+        /// The words of each; options with their whole names, and the value behind a `=`.
+        calls: Vec<Vec<String>>,
     },
     /// Ends the process; the block devices stay, and what applications ask of them waits for the next process. Refused
     /// where they cannot be left.
@@ -233,6 +271,8 @@ pub enum Reply {
     Text(String),
     /// To [`Request::Why`].
     Why(Vec<WhyEntry>),
+    /// To [`Request::WhatIf`].
+    WhatIf(Vec<WhatIf>),
     /// To [`Request::Generations`].
     Generations(GenerationIdentifiers),
     /// After [`Request::Events`].
@@ -287,6 +327,9 @@ pub struct WhyEntry {
     pub code: String,
     /// The reason in words.
     pub text: String,
+    /// How long ago it was, in milliseconds; `None` from an older process.
+    #[serde(default)]
+    pub ago_ms: Option<u64>,
 }
 
 /// Generation identifiers of one volume against one peer (`docs/spec/config-and-cli.md` 4.5, `show-gi`).
@@ -399,6 +442,8 @@ error_codes! {
     MANDATORY_TAG = 126, "an option that this version does not understand";
     /// No such minor or volume.
     NO_SUCH_MINOR = 127, "no such minor";
+    /// Unknown minor to wait for.
+    NO_SUCH_ORDER = 132, "resync-after: the minor is unknown";
     /// Interrupted.
     INTERRUPTED = 129, "interrupted by a signal";
     /// A resync runs.
@@ -423,6 +468,8 @@ error_codes! {
     PAUSED_BY_PEER = 157, "resumed, but still paused by the peer";
     /// Unknown resource.
     UNKNOWN_RESOURCE = 158, "unknown resource";
+    /// Volumes are there.
+    MINOR_CONFIGURED = 160, "minor still configured";
     /// Exists already.
     EXISTS = 161, "minor or volume exists already";
     /// Not possible.
@@ -433,6 +480,12 @@ error_codes! {
     WOULD_SHRINK = 170, "would shrink the device";
     /// No such peer.
     NO_SUCH_PEER = 171, "no such peer";
+    /// The same two addresses.
+    ADDRESS_PAIR_IN_USE = 173, "this pair of addresses is in use";
+    /// The name is taken.
+    ALREADY_EXISTS = 174, "exists already";
+    /// Not to be told from another one.
+    PATH_OVERLAPS = 176, "path overlaps another path";
     /// Second primary.
     TWO_PRIMARIES = -1, "Multiple primaries not allowed by config";
     /// Needs good data.

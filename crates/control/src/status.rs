@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::asker::Asker;
 use crate::latency::StageLatency;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role, WriteOrdering};
 
@@ -27,6 +28,8 @@ pub enum Attempt {
     TimedOut,
     /// No route leads there.
     Unreachable,
+    /// A route leads there, and the machine at its end, or on the way, finds nobody with that address.
+    NobodyThere,
     /// Who answered there has ended the connections at once.
     Ended,
     /// Somebody else listens on our port.
@@ -44,6 +47,7 @@ impl fmt::Display for Attempt {
             Attempt::Refused => f.write_str("connection refused"),
             Attempt::TimedOut => f.write_str("no answer in time"),
             Attempt::Unreachable => f.write_str("no route"),
+            Attempt::NobodyThere => f.write_str("nobody has that address: the machine, or the link to it, is off"),
             Attempt::Ended => f.write_str("the connections were ended at once"),
             Attempt::PortTaken => f.write_str("another program listens on our port"),
             Attempt::NoSuchAddress => f.write_str("our address is not one of this machine"),
@@ -82,9 +86,15 @@ pub struct ResourceStatus {
     /// Why I/O is frozen, if it is.
     #[serde(default)]
     pub suspended: Suspended,
+    /// Who has asked for `suspend-io` (not part of the tools' output).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_by: Option<Asker>,
     /// All I/O fails because `secondary --force` was asked for.
     #[serde(default)]
     pub force_io_failures: bool,
+    /// What comes of opening a Secondary's device for writing (not part of the tools' output).
+    #[serde(default)]
+    pub opening: Opening,
     /// The write ordering in use.
     pub write_ordering: WriteOrdering,
     /// Version of the program that runs it (not part of the tools' output).
@@ -100,6 +110,19 @@ pub struct ResourceStatus {
     /// The process's memory; only in answers to [`Request::Status`](crate::Request::Status).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
+}
+
+/// What comes of opening the device of a Secondary for writing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Opening {
+    /// It is refused, or there is no device.
+    #[default]
+    Refused,
+    /// The node becomes Primary (`auto-promote`).
+    Promotes,
+    /// The same, by the dialect alone: `auto-promote` is not written, and the process has spoken 8.4's before.
+    PromotesByDialect,
 }
 
 /// The memory plan of a resource's process, in bytes (not part of the tools' output).
@@ -128,7 +151,9 @@ impl ResourceStatus {
             node_id: None,
             role: Role::Secondary,
             suspended: Suspended::default(),
+            frozen_by: None,
             force_io_failures: false,
+            opening: Opening::Refused,
             write_ordering: WriteOrdering::Flush,
             program: String::new(),
             cause: None,
@@ -222,6 +247,9 @@ pub struct DeviceStatus {
     pub open: Option<bool>,
     /// Whether this device has quorum (true if quorum is off).
     pub quorum: bool,
+    /// Without quorum: who is in reach, and how many it takes (not part of the tools' output).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub votes: Option<String>,
     /// Its metadata are new: no data was written here yet, and no resync to here has ended (not part of the tools'
     /// output).
     #[serde(default)]
@@ -256,6 +284,7 @@ impl DeviceStatus {
             client: IntentionalClient::No,
             open: None,
             quorum: true,
+            votes: None,
             fresh: false,
             backing_dev: None,
             statistics: None,
@@ -325,6 +354,9 @@ pub struct ConnectionStatus {
     /// the peer (not part of the tools' output).
     #[serde(default)]
     pub stranger: Option<String>,
+    /// It comes and goes (not part of the tools' output).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<LinkLosses>,
     /// Counters; `None` if not known.
     #[serde(default)]
     pub statistics: Option<ConnectionStatistics>,
@@ -349,6 +381,7 @@ impl ConnectionStatus {
             cause: None,
             attempt: None,
             stranger: None,
+            losses: None,
             statistics: None,
             paths: Vec::new(),
             peer_devices: Vec::new(),
@@ -359,6 +392,19 @@ impl ConnectionStatus {
     pub fn peer_device(&self, volume: u16) -> Option<&PeerDeviceStatus> {
         self.peer_devices.iter().find(|p| p.volume == volume)
     }
+}
+
+/// How often the links to a peer were lost lately.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkLosses {
+    /// So many of them.
+    pub times: u32,
+    /// Within so many seconds.
+    pub seconds: u32,
+    /// Each of them while data was on its way.
+    pub with_data: bool,
+    /// Why the last one was, in words.
+    pub why: String,
 }
 
 /// Counters of a connection.

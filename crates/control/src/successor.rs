@@ -8,7 +8,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::client::socket_path;
+/// The control socket of a resource: `RUN_DIR/RES.sock`.
+pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
+    run_dir.join(format!("{resource}.sock"))
+}
 
 /// As long as this value lives, and its process, the resource is being taken over.
 #[derive(Debug)]

@@ -322,7 +322,10 @@ fn play(options: events::Options) -> Vec<String> {
                     _ => described.apply(&mut resources),
                 }
                 if !action.ends_with('+') {
-                    lines.extend(renderer.status(resources.iter().find(|r| r.name == name).unwrap()));
+                    let told = renderer.status(resources.iter().find(|r| r.name == name).unwrap());
+                    // In this stream a connection goes alone; a process says what goes with it.
+                    let below = |line: &String| line.contains("destroy peer-device ") || line.contains("destroy path ");
+                    lines.extend(told.into_iter().filter(|line| change != "!destroy" || !below(line)));
                 }
             }
         }

@@ -10,6 +10,44 @@ use units::{Generation, NodeId, Sector, VolumeNr};
 use wire::{DiskState, Packet, Socket, UuidFlags};
 
 impl Resource {
+    /// Behind its options, all that the peer must know of a volume.
+    pub(crate) fn introduce(&mut self, peer: NodeId, volume: VolumeNr) {
+        let Some(_) = self.node.connections[peer].nine() else {
+            self.send_sizes(peer, volume);
+            self.send_uuids(peer, volume, UuidFlags::NONE);
+            return self.send_state(peer, volume);
+        };
+        if self.node.connections[peer].has(wire::Features::RESYNC_WITHOUT_REPLICATION) {
+            self.send(peer, Socket::Data, volume, Packet::EnableReplicationNext(false));
+        }
+        self.send_sizes(peer, volume);
+        if self.uuids110(peer, volume, UuidFlags::NONE).is_some() {
+            self.send_uuids110(peer, volume, UuidFlags::NONE);
+        } else {
+            self.send_exposed9(peer, volume);
+        }
+        let word = dialect9::word(&self.node.state, peer, volume, false);
+        self.send(peer, Socket::Data, volume, Packet::State(word));
+    }
+
+    pub(crate) fn send_sync_param(&mut self, peer: NodeId, volume: VolumeNr) {
+        let cfg = &self.node.connections[peer].cfg;
+        let name = |a: &Option<String>| a.as_deref().and_then(wire::AlgName::new).unwrap_or_default();
+        let resync = self.node.devices[volume].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
+        let packet = wire::SyncParam {
+            resync_rate: resync.rate,
+            verify_alg: name(&cfg.verify),
+            csums_alg: name(&cfg.csums),
+            controller: wire::ResyncController {
+                plan_ahead: resync.plan_ahead,
+                delay_target: resync.delay_target,
+                fill_target: resync.fill_target,
+                max_rate: resync.max_rate,
+            },
+        };
+        self.send(peer, Socket::Data, volume, Packet::SyncParam(Box::new(packet)));
+    }
+
     pub(crate) fn send_state(&mut self, peer: NodeId, volume: VolumeNr) {
         let word = match self.node.connections[peer].nine() {
             // Before the nodes are connected it is said within the handshake only.

@@ -2,6 +2,8 @@
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
 use crate::decide::Handler;
+use crate::decide::state::State;
+pub use crate::decide::state::{ConnectionState, SuspendReason, SuspendReasons};
 pub use crate::notice::{Event, Notice, Severity};
 use std::fmt;
 use std::net::SocketAddr;
@@ -454,6 +456,8 @@ pub enum Effect {
         /// Is discard offered?
         discard: bool,
     },
+    /// The state was stored: each one in its order. A disk that a command gives up is Detaching in it.
+    StateStored(Box<State>),
     /// Something in the status changed; [`Resource::snapshot`](crate::Resource::snapshot) shows what.
     StatusChanged,
     /// For the log. In a box: it is rare, and larger than all others.
@@ -593,6 +597,9 @@ pub enum Command {
     },
     /// Ask each peer whether it is there: one that does not say so within ping-timeout is lost.
     Ping,
+    /// The metadata of the attached disks keep nothing of a node that is no peer any more
+    /// (`docs/spec/connection-and-state.md` 7.13).
+    ForgetPeer(NodeId),
     /// New options (`adjust`).
     ChangeOptions(Box<crate::ResourceConfig>),
     /// Secondary, disconnect all (true: even if a peer does not agree), detach all, stop.
@@ -643,7 +650,7 @@ pub struct Snapshot {
     pub node: NodeId,
     /// Primary or Secondary.
     pub role: wire::Role,
-    /// I/O is frozen because of: user, no-data, fencing.
+    /// I/O is frozen because of: user, no-data, fencing, quorum.
     pub suspended: SuspendReasons,
     /// Per volume.
     pub devices: Vec<DeviceSnapshot>,
@@ -653,25 +660,6 @@ pub struct Snapshot {
     pub decisions: Vec<(units::Instant, Notice)>,
 }
 
-/// Why I/O is frozen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SuspendReasons {
-    /// `suspend-io`.
-    pub user: bool,
-    /// No UpToDate copy, `on-no-data-accessible suspend-io`.
-    pub no_data: bool,
-    /// Waiting for fencing.
-    pub fencing: bool,
-}
-
-impl SuspendReasons {
-    /// Is I/O frozen?
-    #[must_use]
-    pub fn any(self) -> bool {
-        self.user || self.no_data || self.fencing
-    }
-}
-
 /// One volume.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeviceSnapshot {
@@ -679,6 +667,8 @@ pub struct DeviceSnapshot {
     pub volume: VolumeNr,
     /// Its disk.
     pub disk: wire::DiskState,
+    /// Quorum is asked for and not there: who is within reach, and how many it takes, in words.
+    pub no_quorum: Option<String>,
     /// Usable size.
     pub size: ByteLen,
     /// The metadata are in 8.4's format.
@@ -720,31 +710,6 @@ pub struct ConnectionSnapshot {
     pub refusals: u32,
     /// Per volume.
     pub peer_devices: Vec<PeerDeviceSnapshot>,
-}
-
-/// A connection's state (`docs/spec/connection-and-state.md` 1.3).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum ConnectionState {
-    /// Not trying.
-    StandAlone,
-    /// Going to StandAlone.
-    Disconnecting,
-    /// Between a loss and the next try.
-    Unconnected,
-    /// Lost: the peer did not answer in time.
-    Timeout,
-    /// Lost: a stream closed.
-    BrokenPipe,
-    /// Lost: no ping answer.
-    NetworkFailure,
-    /// Lost: the peer broke the protocol.
-    ProtocolError,
-    /// The peer asked for it.
-    TearDown,
-    /// Trying.
-    Connecting,
-    /// Up, past authentication and P_PROTOCOL.
-    Connected,
 }
 
 /// One volume towards one peer.

@@ -11,6 +11,7 @@ use crate::command::caller::Caller;
 use crate::connection::Connection;
 use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
+use crate::decide::quorum::Part;
 use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
@@ -179,6 +180,10 @@ impl Resource {
         log: &[u8],
         mut bitmaps: Vec<BitSet>,
     ) {
+        match self.node.out_of_place(md.version()) {
+            Ok(peers) => peers.into_iter().for_each(|peer| self.out.offer_again(peer, volume)),
+            Err(text) => return self.attach_failed(volume, 162, text),
+        }
         let input = self.attach_input(volume, &md);
         let attach = match attach84::decide(&input) {
             Ok(attach) => attach,
@@ -379,7 +384,11 @@ impl Resource {
         if negotiates {
             self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].link.told.uuids_stale = true);
         }
-        let mut change = Change::from(Set::Disk(volume, state));
+        let mut change = Change::default();
+        if self.node.was_sole_survivor(volume) {
+            change.push(Set::KeepsQuorum(volume));
+        }
+        change.push(Set::Disk(volume, state));
         if !connected {
             let outdated = self.node.connections.ids().filter(|peer| attaching.outdated_peers.contains(*peer));
             outdated.for_each(|peer| change.push(Set::PeerDisk(peer, volume, DiskState::Outdated)));
@@ -413,7 +422,7 @@ impl Resource {
         if busy {
             self.abort_local_io(volume);
         }
-        if how > Leaving::InOrder {
+        if how > Leaving::Asked {
             self.disown_open_epochs(volume);
             self.end_links();
         } else if !self.closed_cleanly(volume) {
@@ -533,7 +542,7 @@ impl Resource {
 
     fn disk_error(&mut self, volume: VolumeNr, failure: io_error::Failure, text: String) {
         let policy = self.node.devices[volume].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
-        let peer_good = self.node.state.good_peers(volume).any(|peer| self.node.state.replicates(peer, volume));
+        let peer_good = self.node.state.serving_peers(volume).next().is_some();
         let (disk, reason) = io_error::decide(failure, policy, self.node.state.disk(volume), peer_good);
         self.out.note(Severity::Error, Some(volume), None, reason, format!("{text}: {reason}"));
         if let Some(disk) = disk.filter(|_| self.node.devices[volume].backing.is_some()) {
@@ -594,8 +603,9 @@ impl Resource {
 impl Node {
     /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
     fn expose_peers_generation(&mut self, volume: VolumeNr) {
-        let good = self.state.good_peers(volume).find(|peer| self.state.replicates(*peer, volume));
-        if let Some(uuids) = good.and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids.as_ref())
+        let serving = self.state.serving_peers(volume).next();
+        if let Some(uuids) =
+            serving.and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids.as_ref())
             && self.state.is_primary()
         {
             self.devices[volume].seen.exposed = uuids.current;
@@ -659,7 +669,7 @@ impl Node {
                 );
                 return Err((119, text));
             }
-            if self.connections.ids().any(|peer| md.peers[peer.index()].slot.is_none())
+            if self.peers_with_disks().any(|peer| md.peers[peer.index()].slot.is_none())
                 && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
             {
                 let text = "no bitmap slot is left for a peer: give it the node-id of one that has left, or use more \
@@ -701,14 +711,17 @@ impl Node {
         })
     }
 
-    /// v09: every peer gets a bitmap slot.
+    /// Peers that have a bitmap (`bitmap no`: none).
+    fn peers_with_disks(&self) -> impl Iterator<Item = NodeId> {
+        self.connections.iter().filter(|(_, c)| c.cfg.part == Part::Disk).map(|(peer, _)| peer)
+    }
+
+    /// v09: every peer gets a bitmap slot; one that is not to have a disk, if there is one left.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);
-        for peer in self.connections.ids() {
+        for peer in self.peers_with_disks().chain(self.connections.ids()) {
             if md.peers[peer.index()].slot.is_none() {
-                let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
-                let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
-                md.peers[peer.index()].slot = free;
+                md.peers[peer.index()].slot = md.vacant_slot();
             }
         }
     }

@@ -160,8 +160,10 @@ impl Node {
                 pd.link.told.says_disk == Some(DiskState::UpToDate) && pd.link.told.says == Replication::Established;
             // Its word may have crossed the decision to bring it up to date, to which it has agreed.
             let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
-            // Or that it gives up its disk.
-            let gone = self.state.peer_disk(peer, volume) < DiskState::Inconsistent;
+            // Or that it gives up its disk, or a node without a disk does not trust it (2.2, C19).
+            let theirs = self.state.peer_disk(peer, volume);
+            let doubted = theirs == DiskState::Consistent && self.state.disk(volume) < DiskState::Inconsistent;
+            let gone = theirs < DiskState::Inconsistent || doubted;
             let agreed = gone || begins && !self.awaits_target(volume);
             assert!(
                 !says_good || agreed,
@@ -202,8 +204,9 @@ mod tests {
         let volumes = vec![VolumeConfig { volume: VOLUME, disk: None }];
         let connections = vec![ConnectionConfig::new(PEER, "bravo", (address(7788), address(7789)))];
         let (node, on_no_data) = (NodeId::new(0).expect("a node id"), OnNoData::IoError);
+        let quorum = crate::QuorumConfig::default();
         let name = "r0".to_owned();
-        let cfg = ResourceConfig { name, node, on_no_data, handlers: Vec::new(), volumes, connections };
+        let cfg = ResourceConfig { name, node, on_no_data, quorum, handlers: Vec::new(), volumes, connections };
         Resource::new(cfg, 1)
     }
 
@@ -217,7 +220,7 @@ mod tests {
             |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
             |r| r.node.connections[PEER].working += 1,
             |r| r.node.connections[PEER].log.sent(1, units::Instant(0)),
-            |r| r.happened(crate::decide::change::Set::FrozenByUser(true)),
+            |r| r.happened(crate::decide::change::Set::Frozen(crate::SuspendReason::User, true)),
         ];
         resource().audit();
         for (n, spoil) in wrong.into_iter().enumerate() {

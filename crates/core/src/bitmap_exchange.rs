@@ -1,5 +1,6 @@
-//! The bitmaps of both sides become one before a resync, and the resync's generation is agreed
-//! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
+//! The bits of a peer, which say what blocks may differ from its copy. The bitmaps of both sides become one before a
+//! resync, and the resync's generation is agreed (`docs/spec/wire-protocol.md` 9,
+//! `docs/spec/connection-and-state.md` 7.4, 12.2).
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Severity};
@@ -8,10 +9,11 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
 use crate::decide::uuid84::UuidSet;
+use crate::device::Device;
 use crate::node::Node;
-use crate::peer_device::PeerDevice;
 use crate::peer_device::exchange::PeersBitmap;
-use units::{Generation, NodeId, VolumeNr};
+use crate::peer_device::{Keeps, PeerDevice};
+use units::{Generation, NodeId, SectorRange, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
 impl Resource {
@@ -294,5 +296,50 @@ impl PeerDevice {
     fn source_went_on(&self) -> bool {
         let now = self.link.told.uuids.as_ref().map(|u| u.current);
         self.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
+    }
+}
+
+impl Resource {
+    /// The peer wrote what it did not send.
+    pub(crate) fn peer_out_of_sync(&mut self, peer: NodeId, volume: VolumeNr, r: wire::BlockRange) {
+        let Some(range) = r.range() else { return };
+        let size = self.node.devices[volume].size;
+        if range.start >= size {
+            return;
+        }
+        let clipped = SectorRange { start: range.start, end: range.end.min(size) };
+        let client = self.in_mesh9() && self.node.state.peer_disk(peer, volume) < DiskState::Inconsistent;
+        if client && !self.node.state.is_primary() {
+            if self.node.state.disk(volume) == DiskState::UpToDate {
+                // It has come to be that before the peer heard of it.
+                self.took_place(Set::Disk(volume, DiskState::Outdated));
+            }
+            // What it has written this copy gets from who has it.
+            for other in self.node.connections.ids().filter(|other| *other != peer) {
+                self.mark_out_of_sync(other, volume, clipped);
+                self.mark_overtaken(other, volume, clipped);
+            }
+            return;
+        }
+        self.mark_out_of_sync(peer, volume, clipped);
+        self.mark_overtaken(peer, volume, clipped);
+    }
+
+    /// Bits for this peer: something of the range may differ.
+    pub(crate) fn mark_out_of_sync(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) -> u64 {
+        let n = self.node.devices[volume].bitmap_mut(peer).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
+        self.out.status_changed |= n > 0;
+        if n > 0 && self.node.connections[peer].peer_devices[volume].lasting.keeps == Keeps::Unheard {
+            // The peer will not have meant this.
+            self.node.connections[peer].peer_devices[volume].lasting.keeps = Keeps::Doubted;
+        }
+        n
+    }
+}
+
+impl Device {
+    /// Bits for this peer: the fully covered blocks of the range are equal.
+    pub(crate) fn clear_out_of_sync(&mut self, peer: NodeId, range: SectorRange) -> u64 {
+        self.bitmap_mut(peer).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
     }
 }

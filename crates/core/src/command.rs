@@ -6,6 +6,7 @@ pub(crate) mod agreement;
 pub(crate) mod caller;
 mod connections;
 pub(crate) mod disks;
+mod objects;
 pub(crate) mod pending;
 mod resize;
 mod roles;
@@ -13,8 +14,10 @@ pub(crate) mod transaction;
 pub(crate) mod two_phase;
 
 use crate::Resource;
-use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, failure};
+use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, SuspendReason, failure};
 use crate::command::caller::Caller;
+use crate::command::objects::Step;
+use crate::command::objects::wanted::Wanted;
 use crate::command::pending::{AfterParting, Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
@@ -103,9 +106,21 @@ impl Resource {
                 self.end(Some(id), Ok(()));
                 Ok(())
             }
+            Command::ForgetPeer(peer) => match self.node.connections.contains(peer) {
+                true => Err(objects::why_not_forgotten(peer)),
+                false => {
+                    for volume in self.node.devices.ids() {
+                        if self.node.devices[volume].forgets(peer) {
+                            self.write_bitmap(volume);
+                            self.generation_changed(volume);
+                        }
+                    }
+                    self.end(Some(id), Ok(()));
+                    Ok(())
+                }
+            },
             Command::ChangeOptions(cfg) => {
-                self.change_options(*cfg);
-                self.end(Some(id), Ok(()));
+                self.wait_for(id, Waiting::reconfigure(cfg));
                 Ok(())
             }
             Command::Down(force) => {
@@ -161,7 +176,7 @@ impl Resource {
     fn step_commands(&mut self) {
         self.pending.append(&mut self.begun);
         for pending in std::mem::take(&mut self.pending) {
-            if pending.later.is_some_and(|at| self.node.now < at) {
+            if pending.rests(self.node.now, &self.node.state) {
                 self.pending.push(pending);
                 continue;
             }
@@ -180,6 +195,9 @@ impl Resource {
     }
 
     fn step_command(&mut self, id: Caller, what: Waiting) -> Progress {
+        if let Some(gone) = self.node.lacks_object_of(&what) {
+            return Progress::Ended(Err(gone));
+        }
         match what {
             Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
             Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
@@ -193,6 +211,7 @@ impl Resource {
             Waiting::Resize(resizing) => self.step_resize(id, resizing),
             Waiting::Suspend { volume } => self.step_suspend(volume),
             Waiting::Down { force, leave } => self.step_down(id, force, leave),
+            Waiting::Reconfigure(wanted) => self.step_reconfigure(id, wanted),
             parting @ Waiting::Parting { .. } => Progress::Waits(parting),
         }
     }
@@ -200,6 +219,9 @@ impl Resource {
     fn answered(&mut self, from: NodeId, command: Caller, outcome: Result<(), Refusal>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
         let Pending { id, what, .. } = self.pending.remove(at);
+        if let Some(gone) = self.node.lacks_object_of(&what) {
+            return self.end(Some(id), Err(gone));
+        }
         let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
         if what.awaits_answer() && outcome.as_ref().is_err_and(busy) {
             let later = Progress::Later(what.unasked(), self.node.now + SOON);
@@ -232,6 +254,11 @@ impl Resource {
             }
             Waiting::Verify { volume, sent: true, .. } => {
                 Progress::Ended(outcome.map_err(|r| self.refusal(volume, r.code)))
+            }
+            Waiting::Reconfigure(mut wanted) if wanted.is_asking() => {
+                let refusal = |r: Refusal| self.refusal(self.node.devices.first(), r.code);
+                wanted.let_go_by_peer(&self.node.state, outcome.map_err(refusal));
+                Progress::Waits(Waiting::Reconfigure(wanted))
             }
             other => Progress::Waits(other),
         };
@@ -274,7 +301,7 @@ impl Resource {
     }
 
     fn suspend_io(&mut self, id: Caller, volume: VolumeNr) {
-        if let Err(refusal) = self.make(Set::FrozenByUser(true), Kind::Wish) {
+        if let Err(refusal) = self.make(Set::Frozen(SuspendReason::User, true), Kind::Wish) {
             let error = self.refusal(volume, refusal.code);
             return self.end(Some(id), Err(error));
         }
@@ -300,7 +327,8 @@ impl Resource {
                 }
                 ResumeStep::ClearReasons => {
                     let fenced = self.node.connections.ids().map(|peer| Set::Unfenced(peer, false)).collect::<Change>();
-                    self.lift(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
+                    let user = Set::Frozen(SuspendReason::User, false);
+                    self.lift(fenced.and(user).and(Set::Frozen(SuspendReason::NoData, false)));
                     self.settle();
                 }
                 ResumeStep::CompleteWithoutPeer => {
@@ -338,8 +366,8 @@ impl Resource {
             if self.node.devices[volume].backing.is_some() {
                 attached = true;
                 if self.node.devices[volume].disk.leaving.is_none() {
+                    self.node.devices[volume].lets_go(Leaving::Asked);
                     self.took_place(Set::Disk(volume, DiskState::Failed));
-                    self.node.devices[volume].lets_go(Leaving::InOrder);
                 }
             }
         }
@@ -408,28 +436,85 @@ impl Resource {
         Progress::Waits(Waiting::Down { force, leave })
     }
 
-    fn change_options(&mut self, cfg: crate::ResourceConfig) {
-        for new in &cfg.connections {
-            if let Some(c) = self.node.connections.get_mut(new.peer) {
-                c.cfg = new.clone();
+    // -- the configuration --------------------------------------------------------------------------------------------
+
+    /// All of a configuration is taken over, at once if nothing has to end before that.
+    fn step_reconfigure(&mut self, id: Caller, mut wanted: Wanted) -> Progress {
+        // One that was given before comes first.
+        if wanted.is_asking() || self.pending.iter().any(|p| matches!(p.what, Waiting::Reconfigure(_))) {
+            return Progress::Waits(Waiting::Reconfigure(wanted));
+        }
+        let refused = wanted.refused().map_or(Ok(()), Err);
+        let steps = self.node.steps_to(wanted.cfg());
+        if let Err(refusal) = refused.and_then(|()| self.node.why_not(&steps, wanted.cfg(), &self.requests)) {
+            for (peer, volume) in self.node.parted(&wanted) {
+                self.introduce(peer, volume);
             }
+            return Progress::Ended(Err(refusal));
+        }
+        // What follows from a change is about those who are there.
+        let agrees = steps.iter().any(Step::removes) && !self.transaction.is_free();
+        let unsettled = !steps.is_empty() && !self.to_settle.is_empty();
+        if agrees
+            || unsettled
+            || steps.iter().any(|step| step.has_left_overs(&self.requests, &self.peer_writes, &self.ops))
+        {
+            return Progress::Waits(Waiting::Reconfigure(wanted));
+        }
+        if let Some(parting @ (peer, _, volume)) = self.node.still_has(&steps, &wanted) {
+            if self.ask(id, peer, None, Set::Removes(peer, volume).into()) {
+                wanted.asks(parting);
+            }
+            return Progress::Waits(Waiting::Reconfigure(wanted));
+        }
+        let made: Vec<_> = steps.iter().filter_map(Step::volume_made).collect();
+        for step in steps {
+            let mut state = self.node.state.clone();
+            step.take(&mut state, &mut self.node.devices, &mut self.node.connections);
+            match step {
+                Step::RemovePeer(peer) => {
+                    self.positions.forget(peer);
+                    self.out.handlers.retain(|_, call| call.peer != Some(peer));
+                }
+                Step::RemoveVolume(volume) => {
+                    self.unsaid.forget_volume(volume);
+                    self.again.iter_mut().for_each(|again| again.forget_volume(volume));
+                    self.out.handlers.retain(|_, call| call.volume != Some(volume));
+                }
+                Step::MakeVolume(_) | Step::MakePeer(_) => {}
+            }
+            self.store(state);
+        }
+        let cfg = wanted.into_cfg();
+        for new in &cfg.connections {
+            self.node.connections[new.peer].cfg = new.clone();
         }
         for new in &cfg.volumes {
-            if let Some(dev) = self.node.devices.get_mut(new.volume) {
-                dev.cfg.clone_from(&new.disk);
-            }
+            self.node.devices[new.volume].cfg.clone_from(&new.disk);
+            self.node.devices[new.volume].queue.recheck = true;
         }
         self.node.cfg = cfg;
+        // Quorum may be asked for now, or not any more.
+        self.took_place(Change::default());
         for peer in self.node.connections.ids() {
             self.forget_refusals(peer);
+            let several = self.node.connections[peer].names(None, VolumeNr(0)).is_none();
             if self.node.state.is_connected(peer) {
                 for volume in self.node.devices.ids() {
-                    self.send_sync_param(peer, volume);
+                    let new = made.contains(&volume);
+                    if !new || several {
+                        self.send_sync_param(peer, volume);
+                    }
+                    if new && several {
+                        self.node.connections[peer].peer_devices[volume].begin_link(self.starts.sequence);
+                        self.introduce(peer, volume);
+                    }
                 }
             }
         }
         self.reconfigure_resyncs();
         self.out.status_changed = true;
+        Progress::Ended(Ok(()))
     }
 
     // -- verify -------------------------------------------------------------------------------------------------------
@@ -493,6 +578,10 @@ impl Resource {
 impl Node {
     /// A refused state change in words.
     fn refusal(&self, volume: VolumeNr, code: Code) -> CommandError {
+        // A resource may be without volumes.
+        if !self.devices.contains(volume) {
+            return failure(code.code(), code.to_string());
+        }
         let view = self.view(volume);
         let text = match code {
             Code::TwoPrimaries => {
@@ -507,7 +596,7 @@ impl Node {
                 }
             }
             Code::NoUpToDateDisk if self.in_mesh9() && view.disk == DiskState::Diskless => {
-                "no disk is attached here, and among several peers the Primary needs one: attach it first".to_owned()
+                "no disk is attached here, and no peer with good data is in reach: bring one back first".to_owned()
             }
             Code::NoUpToDateDisk => {
                 format!(
@@ -515,6 +604,10 @@ impl Node {
                     view.disk, view.peer_disk
                 )
             }
+            Code::NoQuorum if !self.state.standing(volume).is_quorate() => {
+                format!("{}: bring the other nodes back", self.votes(volume))
+            }
+            Code::NoQuorum => "this Primary would be without quorum: bring the other nodes back first".to_owned(),
             Code::PrimaryNop => "the peer could not be fenced (outdated); see the fence-peer handler".to_owned(),
             Code::DeviceInUse => "the device is in use: close it and try again".to_owned(),
             Code::FailedByPeer => {

@@ -6,6 +6,7 @@ use crate::decide::private::Decides;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 
+pub use crate::decide::quorum::{OnNoQuorum, Part, QuorumConfig, Threshold};
 pub use crate::decide::split_brain::{Policies, RrConflict};
 pub use wire::ReplicationProtocol as Protocol;
 
@@ -18,6 +19,8 @@ pub struct ResourceConfig {
     pub node: NodeId,
     /// What happens to I/O when no UpToDate copy is reachable.
     pub on_no_data: OnNoData,
+    /// `quorum` and what belongs to it; only 9's dialect has it.
+    pub quorum: QuorumConfig,
     /// Which of [`Handler::WAITED_FOR`] are configured. A resync to or from this node waits for the end of its own.
     pub handlers: Vec<Handler>,
     /// Volumes, ascending.
@@ -203,6 +206,8 @@ pub struct ConnectionConfig {
     pub congestion_extents: u32,
     /// `verify-alg`.
     pub verify: Option<String>,
+    /// Is the peer to have a disk (`bitmap`, `peer-tiebreaker`)?
+    pub part: Part,
     /// Which rules this node decides by towards the peer: urbd's. Only tests have others.
     pub decides: Decides,
     /// Can the caller compute `csums`? If not the peer is told the name all the same, as it may end a connection where
@@ -279,6 +284,7 @@ impl ConnectionConfig {
             congestion_fill: 0,
             congestion_extents: 1237,
             verify: None,
+            part: Part::Disk,
             decides: Decides::default(),
             computes_csums: true,
             computes_verify: true,

@@ -3,7 +3,7 @@
 //! A link speaks one of two dialects, 8.4's or DRBD 9's, as the nodes agree at its beginning ([`Spoken`]). 9's is
 //! offered only where `max_version` of the connection's configuration permits it.
 
-use crate::config::{ConnectionConfig, VolumeConfig};
+use crate::config::ConnectionConfig;
 use crate::decide::StateChange;
 use crate::decide::private::Private;
 use crate::dialect9::mesh::unsettled::AllUnsettled;
@@ -113,7 +113,7 @@ pub(crate) enum Phase {
 }
 
 impl Connection {
-    pub(crate) fn new(cfg: &ConnectionConfig, volumes: &[VolumeConfig]) -> Connection {
+    pub(crate) fn new(cfg: &ConnectionConfig, volumes: impl Iterator<Item = VolumeNr>) -> Connection {
         Connection {
             cfg: cfg.clone(),
             link: None,
@@ -121,7 +121,7 @@ impl Connection {
             tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
-            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::default())).collect(),
+            peer_devices: volumes.map(|volume| (volume, PeerDevice::default())).collect(),
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
             overdue_checked: Instant(0),
@@ -146,6 +146,11 @@ impl Connection {
     /// Agreed protocol version; the newest of 8.4 before it is agreed.
     pub(crate) fn version(&self) -> u32 {
         self.dialect().map_or(101, |dialect| dialect.version.number())
+    }
+
+    /// The volume that a change names which is about this one, or about all. Below protocol 100 there is one only.
+    pub(crate) fn names(&self, about: Option<VolumeNr>, first: VolumeNr) -> Option<VolumeNr> {
+        about.or((self.version() < 100).then_some(first))
     }
 
     pub(crate) fn dialect(&self) -> Option<Dialect> {

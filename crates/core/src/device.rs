@@ -68,6 +68,15 @@ pub(crate) struct DiskUse {
 pub(crate) struct Exposure {
     /// The generation that users of this device have seen (`docs/spec/connection-and-state.md` 7.9).
     pub(crate) exposed: Generation,
+    /// The one that `exposed` has followed, as long as nothing that was written since is completed (7.8).
+    pub(crate) predecessor: Option<Generation>,
+    /// Who has no part in `exposed`, as this node without a disk has begun it (9).
+    pub(crate) left_out: NodeMask,
+    /// Good copies whose nodes have not said that `exposed`, which this node without a disk has begun, is on their
+    /// disks (7.8).
+    pub(crate) unconfirmed: NodeMask,
+    /// Those that have said so.
+    pub(crate) confirmed: NodeMask,
     /// Writes were completed that only a peer has: the own disk is too old for the users of this device, also if no
     /// new generation of the peer was heard of.
     pub(crate) outrun: bool,
@@ -115,6 +124,8 @@ pub(crate) enum PeersDisk {
 pub(crate) enum Leaving {
     /// When nothing uses it, and its metadata say so: nothing is to be replayed at the next attach.
     InOrder,
+    /// The same, and it has not failed: the node goes down.
+    Asked,
     /// When nothing uses it. Its metadata cannot be written.
     AsItIs,
     /// Whatever uses it.

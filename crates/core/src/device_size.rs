@@ -21,7 +21,7 @@ impl Resource {
         if self.node.connections[peer].speaks9() {
             return self.refuse_sizes9(peer, reason);
         }
-        self.out.give_up(peer, reason, reason.to_string());
+        self.out.refuse_peer(peer, reason);
     }
 
     pub(crate) fn sizes_received(&mut self, peer: NodeId, volume: VolumeNr, packet: &wire::Sizes) {

@@ -3,7 +3,7 @@
 
 use crate::api::ConnectionState;
 use crate::decide::change::{Change, Set};
-use crate::decide::state::{Replication, State};
+use crate::decide::state::{Replication, State, SuspendReason};
 use units::{NodeId, VolumeNr};
 use wire::{ConnState, StateChange, StateWord};
 
@@ -21,12 +21,12 @@ pub fn word(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> StateWord 
         conn: conn_state(connection, pair.replication),
         disk: state.disk(volume),
         pdsk: pair.disk,
-        susp: suspended.user,
+        susp: suspended.because_of(SuspendReason::User),
         aftr_isp: pair.paused.by_dependency || pair.paused.by_other,
         peer_isp: pair.paused.by_peer,
         user_isp: pair.paused.by_user,
-        susp_nod: suspended.no_data,
-        susp_fen: suspended.fencing,
+        susp_nod: suspended.because_of(SuspendReason::NoData),
+        susp_fen: suspended.because_of(SuspendReason::Fencing),
         quorum: false,
     }
 }
@@ -107,6 +107,7 @@ pub fn request(change: &Change, peer: NodeId, volume: VolumeNr) -> StateChange {
             Set::Disk(v, disk) if v == volume => out.disk = Some(disk),
             Set::PeerDisk(p, v, disk) if (p, v) == (peer, volume) => out.pdsk = Some(disk),
             Set::Connection(p, connection) if p == peer => out.conn = Some(conn_state(connection, Replication::Off)),
+            Set::Removes(p, v) if (p, v) == (peer, volume) => out.conn = Some(ConnState::WFReportParams),
             Set::Replication(p, v, replication) if (p, v) == (peer, volume) => {
                 out.conn = Some(conn_state(ConnectionState::Connected, replication));
             }

@@ -7,6 +7,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
 use crate::housekeeping::chores::is_routine;
 use crate::peer_device::WhenBad;
+use crate::peer_write::held::changes_data;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
 use units::{Instant, NodeId, VolumeNr};
@@ -76,11 +77,8 @@ impl Resource {
             _ => {}
         }
         if !self.node.devices.contains(volume) {
-            return self.out.protocol_error(
-                peer,
-                Topic::UnknownVolume,
-                format!("{} for unknown volume {volume}", name(&packet)),
-            );
+            // It was removed, and the peer did not know yet.
+            return;
         }
         let seq = match &packet {
             Packet::OvResult(result) => Some(result.seq),
@@ -158,27 +156,7 @@ impl Resource {
         }
         if !self.node.devices.contains(volume) {
             self.out.release(payload);
-            if matches!(packet, Packet::State(_)) {
-                self.node.connections[peer].speaks_in_attempt(self.node.now);
-            }
-            let tolerated = matches!(
-                packet,
-                Packet::SyncParam(_)
-                    | Packet::Sizes(_)
-                    | Packet::Uuids(_)
-                    | Packet::Uuids110(_)
-                    | Packet::CurrentUuid(_)
-                    | Packet::EnableReplicationNext(_)
-                    | Packet::State(_)
-            );
-            if !tolerated {
-                self.out.protocol_error(
-                    peer,
-                    Topic::UnknownVolume,
-                    format!("{} for unknown volume {volume}", name(&packet)),
-                );
-            }
-            return;
+            return self.about_no_volume(peer, volume, &packet);
         }
         match packet {
             Packet::Data(w) => {
@@ -232,6 +210,27 @@ impl Resource {
         }
     }
 
+    /// A peer is slow to hear that a volume was removed, or has one that was never here: nothing follows, but that it
+    /// does not wait for an answer. A write counts in its epoch.
+    fn about_no_volume(&mut self, peer: NodeId, volume: VolumeNr, packet: &Packet) {
+        let (answer, range, block_id): (fn(BlockAck) -> Packet, _, _) = match packet {
+            Packet::State(_) => return self.node.connections[peer].speaks_in_attempt(self.node.now),
+            Packet::StateChgReq(_) => return self.refuse_change(peer, Some(volume), Code::NothingToDo),
+            Packet::DataRequest(r) => (Packet::NegDreply, r.range(), r.block_id),
+            Packet::Data(w) => (Packet::NegAck, w.range(), w.block_id),
+            Packet::Trim(w) | Packet::Zeroes(w) => (Packet::NegAck, w.range(), w.block_id),
+            _ => return,
+        };
+        let Some(range) = range else { return };
+        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq: 0 };
+        self.send(peer, Socket::Control, volume, answer(ack));
+        if changes_data(packet) {
+            self.peer_wrote(peer, VolumeNr::NONE, range);
+            let (epoch, told) = self.node.connections[peer].joins_refused();
+            self.leave_epoch(peer, epoch, told);
+        }
+    }
+
     /// Options changed on a live connection: what cannot differ must not.
     fn protocol_changed(&mut self, peer: NodeId, p: &wire::Protocol) {
         let own = self.node.connections[peer].cfg.integrity.clone().unwrap_or_default();
@@ -242,12 +241,12 @@ impl Resource {
     }
 
     pub(crate) fn refuse_change(&mut self, peer: NodeId, volume: Option<VolumeNr>, result: Code) {
-        let packet = if volume.is_some() || self.node.connections[peer].version() < 100 {
-            Packet::StateChgReply(result)
-        } else {
-            Packet::ConnStChgReply(result)
+        let first = self.node.devices.first();
+        let packet = match self.node.connections[peer].names(volume, first) {
+            Some(_) => Packet::StateChgReply(result),
+            None => Packet::ConnStChgReply(result),
         };
-        self.send(peer, Socket::Control, volume.unwrap_or(self.node.devices.first()), packet);
+        self.send(peer, Socket::Control, volume.unwrap_or(first), packet);
     }
 }
 

@@ -30,7 +30,7 @@ impl Resource {
             }
         }
         let peer_good = self.node.state.good_peers(volume).next().is_some();
-        if !local && !peer_good {
+        if !local && !peer_good || self.node.fails_without_quorum(volume) {
             return self.end_owner(volume, Owner::Tag(tag), Err(IoError::Io));
         }
         let clean = self.node.devices[volume].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());

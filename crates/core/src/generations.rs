@@ -105,7 +105,7 @@ impl Resource {
         }
         let Some(b) = &self.node.devices[volume].backing else { return };
         let current = b.md.current;
-        if is_fresh(current) || b.md.version() == meta::Version::V08 {
+        if current.is_fresh() || b.md.version() == meta::Version::V08 {
             return;
         }
         let uncounted = |p: &PeerRecord| self.is_absent(volume, p) && p.bitmap_uuid.is_none();
@@ -145,7 +145,7 @@ impl Node {
     pub(crate) fn absent_lacks_something(&self, peer: NodeId, volume: VolumeNr) -> bool {
         let its = self.devices[volume].slot(peer);
         let mut peers = self.devices[volume].backing.iter().flat_map(|b| &b.md.peers);
-        peers.any(|p| self.is_absent(volume, p) && p.slot.map(usize::from) != its && !is_fresh(p.bitmap_uuid))
+        peers.any(|p| self.is_absent(volume, p) && p.slot.map(usize::from) != its && !p.bitmap_uuid.is_fresh())
     }
 
     /// Has the node a bitmap, and is it not one of those that get what is written?
@@ -192,9 +192,4 @@ impl Device {
     pub(crate) fn bits_left(&self, peer: NodeId) -> u64 {
         self.bitmap(peer).map_or(0, |(b, slot)| b.bitmaps[slot].count())
     }
-}
-
-/// Does it stand for no data yet?
-fn is_fresh(generation: Generation) -> bool {
-    generation.is_none() || generation.same(Generation::JUST_CREATED)
 }

@@ -44,8 +44,9 @@ impl Resource {
             expected: None,
             response: None,
         });
-        let offer = offer(self.node.cfg.node, &c.cfg);
-        c.offered = offer;
+        let c = &self.node.connections[peer];
+        let offer = offer(self.node.cfg.node, &c.cfg, self.node.newest_offered(c));
+        self.node.connections[peer].offered = offer;
         self.send_connection(peer, Socket::Data, Packet::ConnectionFeatures(offer));
     }
 
@@ -89,7 +90,8 @@ impl Resource {
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
             Err(refusal) => {
-                return self.out.refuse(peer, Topic::IncompatibleVersions, &wire::Violation::from(refusal).to_string());
+                let text = wire::Violation::from(refusal).to_string() + self.node.why_less_is_offered();
+                return self.out.refuse(peer, Topic::IncompatibleVersions, &text);
             }
         };
         let volumes = self.node.devices.len();
@@ -198,9 +200,7 @@ impl Resource {
         }
         for volume in self.node.devices.ids() {
             self.send_sync_param(peer, volume);
-            self.send_sizes(peer, volume);
-            self.send_uuids(peer, volume, UuidFlags::NONE);
-            self.send_state(peer, volume);
+            self.introduce(peer, volume);
         }
         self.enter(peer, Phase::Parameters);
         if let Err(refusal) = self.make(Set::Connection(peer, ConnectionState::Connected), Kind::Fact) {
@@ -210,24 +210,6 @@ impl Resource {
                 format!("the handshake is not possible now: {}", refusal.code),
             );
         }
-    }
-
-    pub(crate) fn send_sync_param(&mut self, peer: NodeId, volume: VolumeNr) {
-        let cfg = &self.node.connections[peer].cfg;
-        let name = |a: &Option<String>| a.as_deref().and_then(wire::AlgName::new).unwrap_or_default();
-        let resync = self.node.devices[volume].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
-        let packet = wire::SyncParam {
-            resync_rate: resync.rate,
-            verify_alg: name(&cfg.verify),
-            csums_alg: name(&cfg.csums),
-            controller: wire::ResyncController {
-                plan_ahead: resync.plan_ahead,
-                delay_target: resync.delay_target,
-                fill_target: resync.fill_target,
-                max_rate: resync.max_rate,
-            },
-        };
-        self.send(peer, Socket::Data, volume, Packet::SyncParam(Box::new(packet)));
     }
 
     pub(crate) fn protocol_received(&mut self, peer: NodeId, theirs: &wire::Protocol) {
@@ -243,7 +225,7 @@ impl Resource {
                 self.enter(peer, Phase::Running);
                 self.shake_hands9(peer);
             }
-            Err(reason) => self.out.give_up(peer, reason, reason.to_string()),
+            Err(reason) => self.out.refuse_peer(peer, reason),
         }
     }
 
@@ -279,7 +261,7 @@ impl Resource {
                 self.out.note(Severity::Info, Some(volume), Some(peer), reason, reason.to_string());
                 self.accept_as_equal(peer, volume, packet);
             }
-            (UuidsVerdict::Disconnect, reason) => self.out.give_up(peer, reason, reason.to_string()),
+            (UuidsVerdict::Disconnect, reason) => self.out.refuse_peer(peer, reason),
         }
     }
 
@@ -312,7 +294,7 @@ impl Resource {
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
         self.node.connections[peer].peer_devices[volume].link.told.attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(peer, volume, theirs) {
-            return self.out.give_up(peer, reason, reason.to_string());
+            return self.out.refuse_peer(peer, reason);
         }
         if both_are_source(self.node.state.replication(peer, volume), their_replication) {
             return self.two_sources(peer, volume, theirs);
@@ -326,6 +308,12 @@ impl Resource {
             self.verify_ended_by_peer(peer, volume);
         }
         let (disk, first) = (self.node.state.disk(volume), !self.node.state.replicates(peer, volume));
+        let both = disk.min(theirs.disk) >= DiskState::Negotiating;
+        if first && both && !self.peer_uuids_known(peer, volume) {
+            // It was made on one of the two when it had a disk on the other one, and got one before they knew.
+            let text = "the peer has this volume now, too, and both have a disk: connecting anew".to_owned();
+            return self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::VolumeCame, text);
+        }
         let occasion = self.occasion_to_compare(peer, volume, theirs.disk, their_replication);
         let mut replication = self.node.state.replication(peer, volume).max(Replication::Established);
         // While a disk is attached here that is a word of before: who has no disk is not run ahead of.
@@ -344,11 +332,11 @@ impl Resource {
             replication = decided;
             let equal = replication == Replication::Established;
             if equal && self.lacks_peers_writes(peer, volume, theirs) {
-                return self.connect_for_peers_writes(peer);
+                return self.out.connect_for_peers_writes(peer);
             }
         } else if disk == DiskState::Negotiating && (first || theirs.disk < DiskState::Negotiating) {
             if self.lacks_peers_writes(peer, volume, theirs) {
-                return self.connect_for_peers_writes(peer);
+                return self.out.connect_for_peers_writes(peer);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
             let stale = self.node.state.is_primary()
@@ -441,12 +429,6 @@ impl Resource {
             }
             self.send_state(peer, volume);
         }
-    }
-
-    /// When the peer connects again, it knows what was refused.
-    fn connect_for_peers_writes(&mut self, peer: NodeId) {
-        let text = "this disk lacks writes of the peer: connecting again".to_owned();
-        self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::DiskLacksPeersWrites, text);
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
@@ -599,7 +581,7 @@ impl Resource {
         let negotiating = self.node.state.disk(volume) == DiskState::Negotiating;
         match decision {
             Decision::Disconnect => {
-                self.out.give_up(peer, reason, reason.to_string());
+                self.out.refuse_peer(peer, reason);
                 return None;
             }
             Decision::Retry => {
@@ -773,18 +755,14 @@ fn both_are_source(own: Replication, theirs: Replication) -> bool {
     (own == Replication::WFBitMapS || own.is_source()) && theirs == Replication::WFBitMapS
 }
 
-/// What this node offers a peer to speak.
-fn offer(own: NodeId, cfg: &crate::ConnectionConfig) -> wire::ConnectionFeatures {
-    let all = if cfg.max_version >= wire::Version::MIN_9.number() {
-        wire::ConnectionFeatures::of_9(own, cfg.peer)
-    } else {
-        wire::ConnectionFeatures::OFFER
-    };
+/// What this node offers a peer to speak, up to a version.
+fn offer(own: NodeId, cfg: &crate::ConnectionConfig, newest: u32) -> wire::ConnectionFeatures {
+    let nine = newest >= wire::Version::MIN_9.number();
+    let all = if nine { wire::ConnectionFeatures::of_9(own, cfg.peer) } else { wire::ConnectionFeatures::OFFER };
     // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
     let zeroes = if cfg.integrity.is_some() { Features::WRITE_ZEROES } else { Features::NONE };
-    let left_out = zeroes | Features::never_with(cfg.max_version);
-    let nine = cfg.max_version >= wire::Version::MIN_9.number();
+    let left_out = zeroes | Features::never_with(newest);
     let own_rules = if nine && cfg.decides == Decides::AsUrbd { Features::OF_URBD } else { Features::NONE };
     let features = all.features.without(left_out) | own_rules;
-    wire::ConnectionFeatures { protocol_max: cfg.max_version, features, ..all }
+    wire::ConnectionFeatures { protocol_max: newest, features, ..all }
 }

@@ -19,7 +19,8 @@
 //!
 //! ```
 //! use units::{Instant, NodeId, VolumeNr};
-//! use urbd_core::{Command, ConnectionConfig, DiskConfig, Effect, OnNoData, Resource, ResourceConfig, VolumeConfig};
+//! use urbd_core::{Command, ConnectionConfig, DiskConfig, Effect, OnNoData, QuorumConfig, Resource, ResourceConfig};
+//! use urbd_core::VolumeConfig;
 //!
 //! let (node, peer, volume) = (NodeId::new(0).unwrap(), NodeId::new(1).unwrap(), VolumeNr(0));
 //! let address = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
@@ -27,6 +28,7 @@
 //!     name: "r0".to_owned(),
 //!     node,
 //!     on_no_data: OnNoData::IoError,
+//!     quorum: QuorumConfig::default(),
 //!     handlers: Vec::new(),
 //!     volumes: vec![VolumeConfig { volume, disk: Some(DiskConfig::default()) }],
 //!     connections: vec![ConnectionConfig::new(peer, "bravo", (address(7788), address(7789)))],
@@ -87,7 +89,6 @@ mod housekeeping;
 mod latency;
 mod link_end;
 mod liveness;
-mod marks;
 mod merging;
 mod metadata;
 mod node;

@@ -32,7 +32,7 @@ impl Resource {
         }
         if lost == Lost::BrokenPipe && self.has_agreed_to_part(peer) {
             // That all have agreed comes on the one stream, and may come after the end of the other.
-            return self.peer_has_parted(peer);
+            return self.out.peer_has_parted(peer);
         }
         self.out.drop_link(peer, lost, Topic::LinkLost, text.to_owned());
     }
@@ -43,11 +43,15 @@ impl Resource {
     pub(crate) fn refuse_beside_other(&mut self, peer: NodeId) -> bool {
         let others = self.node.connections.ids().filter(|other| *other != peer && self.node.state.is_connected(*other));
         let refused = { others }.find_map(|other| Some((other, self.why_not_beside(peer, other)?)));
-        let Some((other, why)) = refused else { return false };
+        let Some((other, (why, may_change))) = refused else { return false };
         let met = self.node.devices.ids().any(|volume| self.node.state.replication(other, volume) != Replication::Off);
         let name = |peer: NodeId| &self.node.connections[peer].cfg.peer_name;
         let (name, other) = (name(peer), name(other));
-        if met {
+        if met && may_change {
+            // A node that is told of the other one comes again, in DRBD 9's dialect.
+            let text = format!("{name} is let in later: {other} is connected, and {why}, as yet");
+            self.out.end_link(peer, LinkEnd::RetryLater, Topic::AnotherCameFirst, text);
+        } else if met {
             let text = format!(
                 "{name} is refused beside {other}, which is connected: {why}; disconnect {other}, then connect {name}"
             );
@@ -248,14 +252,16 @@ impl Resource {
 }
 
 impl Node {
-    /// Why two peers cannot be connected at the same time, if so.
-    fn why_not_beside(&self, peer: NodeId, other: NodeId) -> Option<String> {
+    /// Why two peers cannot be connected at the same time, if so; and if that may change without a change of the
+    /// configuration: DRBD 9's dialect is offered to both.
+    fn why_not_beside(&self, peer: NodeId, other: NodeId) -> Option<(String, bool)> {
         let both = [peer, other].map(|peer| &self.connections[peer]);
         if let Some(old) = both.into_iter().find(|c| !c.speaks9()) {
-            return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
+            let why = format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name);
+            return Some((why, both.iter().all(|c| c.cfg.max_version >= wire::Version::MIN_9.number())));
         }
         let two = both.iter().any(|c| c.cfg.two_primaries);
-        two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
+        two.then(|| ("with allow-two-primaries urbd speaks with one peer as yet".to_owned(), false))
     }
 
     fn situation(&self, peer: NodeId) -> fencing::Situation {

@@ -6,6 +6,7 @@ pub(crate) mod writer;
 use crate::Resource;
 use crate::api::{DiskError, DiskOp, MetaOp};
 use crate::decide::rules::metadata_flags;
+use crate::decide::state::State;
 use crate::decide::view::View;
 use crate::device::{Backing, Device};
 use crate::metadata::writer::Wanted;
@@ -14,7 +15,7 @@ use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::request::write::Write;
 use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
-use units::{BitSet, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 /// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
@@ -119,7 +120,8 @@ impl Node {
     #[inline]
     pub(crate) fn knows_strangers(&self, volume: VolumeNr) -> bool {
         let slots = self.devices[volume].slots();
-        slots > 1 && self.is_any_of_stranger(volume, slots)
+        // The only slot of a disk is the peer's, unless that was removed (`Node::why_not`).
+        (slots > 1 || self.connections.is_empty()) && self.is_any_of_stranger(volume, slots)
     }
 
     fn is_any_of_stranger(&self, volume: VolumeNr, slots: usize) -> bool {
@@ -146,6 +148,11 @@ impl Device {
     /// Is a new data generation on its way to the disk?
     pub(crate) fn generation_in_flight(&self) -> bool {
         self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation)
+    }
+
+    /// The same, or on its way to the disks of those that serve this node, which has none?
+    pub(crate) fn awaits_generation(&self) -> bool {
+        self.generation_in_flight() || !self.seen.unconfirmed.is_empty()
     }
 }
 
@@ -370,6 +377,7 @@ impl Resource {
         let (own, _) = flags_towards(self, self.partner(volume));
         let logged = self.node.devices[volume].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = !logged || self.keeps_unlogged_mark(volume);
+        let asked = self.node.cfg.quorum.is_on();
         let dev = &mut self.node.devices[volume];
         let Some(b) = &mut dev.backing else { return };
         if self.node.state.disk(volume) < DiskState::Inconsistent || b.closing_clean {
@@ -381,6 +389,9 @@ impl Resource {
         b.md.flags.put(mark, primary);
         b.md.flags.put(DeviceFlags::AL_DISABLED, unlogged);
         let mut changed = before != b.md.flags;
+        if asked && b.md.node_id.is_some() {
+            changed |= note_votes(&self.node.state, volume, &mut b.md);
+        }
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
@@ -417,6 +428,30 @@ impl Resource {
     }
 }
 
+/// The metadata of a volume follow the votes, where quorum is asked for: who has asked for none has the right to write
+/// alone by that, and not by what was agreed with others. Returns whether that changes them
+/// (`docs/spec/connection-and-state.md` 2.6, 9.6).
+fn note_votes(state: &State, volume: VolumeNr, md: &mut Superblock) -> bool {
+    let before = (md.flags, md.members);
+    let has = state.standing(volume).is_quorate();
+    md.members = state.may_be_online();
+    md.flags.put(DeviceFlags::HAVE_QUORUM, has);
+    if has || state.is_primary() {
+        md.flags.put(DeviceFlags::PRIMARY_LOST_QUORUM, !has);
+    }
+    before != (md.flags, md.members)
+}
+
+impl Node {
+    /// Was the disk that is being taken into use the only one with quorum when this node went
+    /// (`docs/spec/connection-and-state.md` 9.5)?
+    pub(crate) fn was_sole_survivor(&self, volume: VolumeNr) -> bool {
+        let Some(b) = self.devices[volume].backing.as_ref().filter(|_| self.cfg.quorum.is_on()) else { return false };
+        let flags = DeviceFlags::HAVE_QUORUM | DeviceFlags::WAS_UP_TO_DATE;
+        b.md.flags.contains(flags) && b.md.members == NodeMask::of(self.cfg.node)
+    }
+}
+
 impl Node {
     /// The flag "all differs" has done its work when all pages are down.
     fn settle_full_sync(&mut self, volume: VolumeNr) {
@@ -440,6 +475,39 @@ impl Node {
 }
 
 impl Device {
+    /// Has its disk no bitmap for a peer, and no slot for one?
+    pub(crate) fn lacks_room_for(&self, peer: NodeId) -> bool {
+        self.backing
+            .as_ref()
+            .map(|b| &b.md)
+            .is_some_and(|md| md.peer(peer).slot.is_none() && md.vacant_slot().is_none())
+    }
+
+    /// A peer gets a slot, if it has none: true if that is new. What is set there is what has changed since ever.
+    pub(crate) fn gives_slot_to(&mut self, peer: NodeId) -> bool {
+        let Some(b) = self.backing.as_mut() else { return false };
+        let slot = b.md.vacant_slot().filter(|_| b.md.peer(peer).slot.is_none());
+        b.md.peer_mut(peer).slot = b.md.peer(peer).slot.or(slot);
+        slot.is_some()
+    }
+
+    /// A node's record is that of an unused one, and its slot vacant: true if something has changed. A vacant slot says
+    /// what has changed since ever, which no other one may know: then it is all of the disk.
+    pub(crate) fn forgets(&mut self, peer: NodeId) -> bool {
+        let Some(b) = self.backing.as_mut().filter(|b| b.md.format == meta::Format::V09) else { return false };
+        let (before, vacant) = (b.md.clone(), b.md.vacant_slot());
+        b.md.forget_peer(peer);
+        match (before.peer(peer).slot.map(usize::from), vacant.map(usize::from)) {
+            (Some(slot), Some(vacant)) => {
+                b.fill(slot, false);
+                b.add_marks(slot, vacant);
+            }
+            (Some(slot), None) => b.fill(slot, true),
+            (None, _) => {}
+        }
+        before != b.md
+    }
+
     fn slots(&self) -> usize {
         self.backing.as_ref().map_or(0, |b| b.bitmaps.len())
     }

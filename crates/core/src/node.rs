@@ -27,9 +27,13 @@ impl Node {
     pub(crate) fn new(cfg: ResourceConfig) -> Node {
         let volumes: Vec<VolumeNr> = cfg.volumes.iter().map(|v| v.volume).collect();
         Node {
-            state: State::new(cfg.connections.iter().map(|c| c.peer), &volumes),
+            state: State::new(cfg.node, cfg.connections.iter().map(|c| c.peer), &volumes),
             devices: cfg.volumes.iter().map(|v| (v.volume, Device::new(v))).collect(),
-            connections: cfg.connections.iter().map(|c| (c.peer, Connection::new(c, &cfg.volumes))).collect(),
+            connections: cfg
+                .connections
+                .iter()
+                .map(|c| (c.peer, Connection::new(c, volumes.iter().copied())))
+                .collect(),
             now: Instant(0),
             cfg,
         }

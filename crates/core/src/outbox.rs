@@ -4,8 +4,8 @@
 //! does chores.
 
 use crate::api::{ConnectionState as Lost, Effect, HandlerCall, Notice, Segments};
-use crate::decide::Handler;
 use crate::decide::topic::{Named, Topic};
+use crate::decide::{Handler, Reason};
 use crate::housekeeping::chores::Chores;
 use crate::link_end::endings::{Ending, Endings, LinkEnd};
 use crate::notice::{Event, Severity};
@@ -132,6 +132,12 @@ impl Outbox {
         self.end_link(peer, LinkEnd::GiveUp, reason, text);
     }
 
+    /// The nodes cannot be connected for this reason: they go on trying if it may pass, else StandAlone.
+    pub(crate) fn refuse_peer(&mut self, peer: NodeId, reason: Reason) {
+        let end = if reason.may_pass() { LinkEnd::RetryLater } else { LinkEnd::GiveUp };
+        self.end_link(peer, end, reason, reason.to_string());
+    }
+
     /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
     pub(crate) fn compare_anew(&mut self, peer: NodeId, reason: impl Into<Named>, text: String) {
         self.end_link(peer, LinkEnd::CompareAnew, reason, text);
@@ -140,5 +146,22 @@ impl Outbox {
     /// The two part by leave, or by the administrator's word: StandAlone.
     pub(crate) fn part(&mut self, peer: NodeId) {
         self.end_link(peer, LinkEnd::Parted, Topic::Parted, String::new());
+    }
+
+    /// The peer has disconnected, and this node has agreed to that.
+    pub(crate) fn peer_has_parted(&mut self, peer: NodeId) {
+        self.drop_link(peer, Lost::TearDown, Topic::PeerDisconnected, "the peer disconnected".to_owned());
+    }
+
+    /// When the peer connects again, it knows what was refused.
+    pub(crate) fn connect_for_peers_writes(&mut self, peer: NodeId) {
+        let text = "this disk lacks writes of the peer: connecting again".to_owned();
+        self.drop_link(peer, Lost::NetworkFailure, Topic::DiskLacksPeersWrites, text);
+    }
+
+    /// The peer has decided otherwise than this node.
+    pub(crate) fn decides_otherwise(&mut self, peer: NodeId) {
+        let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
+        self.compare_anew(peer, Topic::PeerDecidesOtherwise, text);
     }
 }

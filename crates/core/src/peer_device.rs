@@ -72,6 +72,8 @@ pub(crate) struct Lasting {
     pub(crate) end_heard: bool,
     /// The peer's capacity; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,
+    /// What the users of the peer, which has no disk, have seen, as it told last (9).
+    pub(crate) exposed_before: Option<units::Generation>,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,
     /// A write has failed here that the peer may have, and no resync has ended since.

@@ -9,6 +9,7 @@ pub(crate) mod write;
 use crate::Resource;
 use crate::al::queue::AlJob;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::connection::Connection;
 use crate::decide::io_error::Failure;
 use crate::decide::topic::Topic;
 use crate::device::Device;
@@ -54,7 +55,7 @@ impl Resource {
         }
         let node = &mut self.node;
         let c = &mut node.connections[peer];
-        flags = flags | c.unsaid_flags();
+        flags |= c.unsaid_flags();
         let pd = &mut c.peer_devices[volume];
         pd.link.io.saw_seq(seq);
         pd.link.io.count_write();
@@ -234,5 +235,12 @@ impl Device {
     fn zeroes_on_discard(&self) -> bool {
         let reliable = self.backing.as_ref().is_some_and(|b| b.opened.can_discard && b.opened.discard_zeroes);
         !(reliable && self.cfg.as_ref().is_some_and(|c| c.discard_zeroes_if_aligned))
+    }
+}
+
+impl Connection {
+    /// A write that is refused, as nothing is written where it is for, belongs to its epoch all the same.
+    pub(crate) fn joins_refused(&mut self) -> (u64, Told) {
+        (self.epochs.join(Told::Early), Told::Early)
     }
 }

@@ -64,6 +64,9 @@ impl Resource {
         if !self.node.devices[volume].holds(range) {
             return self.end_owner(volume, tag, Err(IoError::OutOfRange));
         }
+        if self.node.fails_without_quorum(volume) {
+            return self.end_owner(volume, tag, Err(IoError::Io));
+        }
         let remote = match self.read_route(volume, range, tried.refused) {
             (ReadRoute::Local, _) => None,
             (ReadRoute::Remote, Some(peer)) => Some(peer),

@@ -129,7 +129,9 @@ impl Resource {
     pub(crate) fn send_out_of_sync(&mut self, peer: NodeId, volume: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let range = w.range;
-        if self.mark_out_of_sync(peer, volume, range) == 0 {
+        let new = self.mark_out_of_sync(peer, volume, range);
+        // Where it is marked already, the peer has been told. A node without a disk marks nothing.
+        if new == 0 && self.node.devices[volume].backing.is_some() {
             return;
         }
         self.enter_epoch(peer, self.epoch.number());
@@ -412,6 +414,7 @@ impl Resource {
     /// waiting for it to come back (spec 1.12, 1.13).
     pub(crate) fn requests_lost_peer(&mut self, peer: NodeId) {
         let frozen = self.node.state.is_frozen();
+        let fails: Vec<_> = self.node.devices.ids().filter(|volume| self.node.fails_without_quorum(*volume)).collect();
         let waits_for_peer = self.node.connections[peer].cfg.protocol != Protocol::A;
         self.node.devices.ids().for_each(|volume| self.repetitions_lost_peer(peer, volume));
         let log = self.node.connections[peer].log.link_lost();
@@ -430,6 +433,10 @@ impl Resource {
             if frozen && w.legs.kept(peer, waits_for_peer) {
                 self.node.connections[peer].log.keep(sent.request);
                 continue;
+            }
+            // It is not completed by the loss of the peer that quorum goes with: done again it fails.
+            if fails.contains(&volume) && w.legs.awaits(peer) {
+                w.repeat(Behind::Nothing);
             }
             self.lost_on_peer(peer, sent.request);
         }
@@ -530,18 +537,18 @@ fn write_flags(version: u32, protocol: Protocol, repl: Replication, fua: bool) -
     if version >= 100 {
         match protocol {
             Protocol::A => {}
-            Protocol::B => flags = flags | DpFlags::SEND_RECEIVE_ACK,
-            Protocol::C => flags = flags | DpFlags::SEND_WRITE_ACK,
+            Protocol::B => flags |= DpFlags::SEND_RECEIVE_ACK,
+            Protocol::C => flags |= DpFlags::SEND_WRITE_ACK,
         }
     }
     if repl.is_working() {
-        flags = flags | DpFlags::MAY_SET_IN_SYNC;
+        flags |= DpFlags::MAY_SET_IN_SYNC;
         if version >= 100 {
-            flags = flags | DpFlags::SEND_WRITE_ACK;
+            flags |= DpFlags::SEND_WRITE_ACK;
         }
     }
     if fua && version >= 95 {
-        flags = flags | DpFlags::FUA;
+        flags |= DpFlags::FUA;
     }
     flags
 }

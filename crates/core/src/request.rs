@@ -9,17 +9,20 @@ pub(crate) mod write;
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
+use crate::config::OnNoQuorum;
 use crate::connection::Connection;
 use crate::decide::io_error::Failure;
+use crate::decide::quorum::Standing;
 use crate::decide::routing;
 use crate::decide::routing::ToPeer;
-use crate::decide::state::PairState;
+use crate::decide::state::{PairState, Replication};
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::node::Node;
 use crate::op::Op;
+use crate::peer_device::WhenBad;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
 use crate::request::write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
@@ -185,6 +188,9 @@ impl Resource {
             // generation began or is due, or the other Primary wrote there.
             return self.put_back(write);
         }
+        if self.node.fails_without_quorum(volume) {
+            return self.fail_write(write, IoError::Io);
+        }
         if !self.node.state.is_primary() {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
@@ -196,7 +202,8 @@ impl Resource {
         }
         let (local, (data_to, notice_to)) = (self.usable(volume), self.routes(volume));
         let good = self.node.state.disk(volume) == DiskState::UpToDate;
-        let any_good = (good || self.node.state.good_peers(volume).next().is_some()) && !self.lacks_own_copy9(volume);
+        let any_good = good && local
+            || (good || self.node.state.good_peers(volume).next().is_some()) && !self.lacks_own_copy9(volume);
         // The device may have shrunk while the write waited: what lies behind it is metadata.
         if !self.node.devices[volume].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
@@ -322,7 +329,11 @@ impl Resource {
             let missing = w.legs.somebody_lacks();
             let undecided = alone && self.generation_undecided(volume);
             let unheard = missing && self.awaits_why_refused(volume);
-            if (alone || lacked || missing) && self.node.devices[volume].generation_in_flight() || undecided || unheard
+            let begins = missing && !repeat && self.node.devices[volume].due.first_write.comes_first();
+            if (alone || lacked || missing) && self.node.devices[volume].awaits_generation()
+                || undecided
+                || unheard
+                || begins
             {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
@@ -380,7 +391,9 @@ impl Resource {
         let dev = &mut self.node.devices[volume];
         dev.stats.latencies.note(Stage::WriteTotal, took, owners.count());
         dev.queue.merging.keep_pieces(data);
-        dev.seen.outrun |= elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent;
+        if elsewhere && self.node.state.disk(volume) < DiskState::Inconsistent {
+            (dev.seen.outrun, dev.seen.predecessor) = (true, None);
+        }
         for peer in cleared.and(self.node.connections.members()) {
             dev.clear_out_of_sync(peer, range);
         }
@@ -461,7 +474,7 @@ impl Node {
     fn overtaken_by_disk_loss(&self, w: &Write) -> bool {
         let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
         let sent_before = gone && !w.submitted.sole;
-        let mut serving = self.state.good_peers(w.device).filter(|peer| self.state.replicates(*peer, w.device));
+        let mut serving = self.state.serving_peers(w.device);
         sent_before && serving.any(|peer| w.legs.has(peer))
     }
 
@@ -474,11 +487,22 @@ impl Node {
 }
 
 impl Node {
+    /// Does I/O of the volume fail for lack of quorum (`on-no-quorum io-error`)?
+    #[inline]
+    pub(crate) fn fails_without_quorum(&self, volume: VolumeNr) -> bool {
+        self.cfg.quorum.is_on()
+            && self.state.standing(volume) == Standing::Lacks(OnNoQuorum::IoError)
+            && self.state.is_primary()
+    }
+
     fn check(&self, volume: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
         let dev = &self.devices[volume];
         let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(volume));
         if !may {
             return Err(IoError::NotPrimary);
+        }
+        if self.fails_without_quorum(volume) {
+            return Err(IoError::Io);
         }
         if req.kind == RequestKind::Flush {
             return Ok(());
@@ -543,7 +567,37 @@ impl Node {
                 ToPeer::Nothing => {}
             }
         }
+        if self.state.disk(volume) < DiskState::Inconsistent {
+            self.add_bad_copies(volume, (&mut data_to, &mut notice_to));
+        }
         (data_to, notice_to)
+    }
+
+    /// A node without a disk tells also peers whose copies are bad, and which another one brings up to date: that one
+    /// does not know of each write in time, and nothing is marked here (10.4).
+    #[cold]
+    fn add_bad_copies(&self, volume: VolumeNr, (data_to, notice_to): (&mut NodeMask, &mut NodeMask)) {
+        for peer in self.connections.ids().filter(|_| self.in_mesh9()) {
+            match self.to_bad_copy(peer, volume) {
+                Some(ToPeer::Data) => data_to.insert(peer),
+                Some(ToPeer::OutOfSync) => notice_to.insert(peer),
+                Some(ToPeer::Nothing) | None => {}
+            }
+        }
+    }
+
+    fn to_bad_copy(&self, peer: NodeId, volume: VolumeNr) -> Option<ToPeer> {
+        if !self.connections[peer].speaks9() {
+            return None;
+        }
+        let pair = self.state.pair(peer, volume);
+        let marks = self.connections[peer].peer_devices[volume].link.told.when_bad == WhenBad::Marks;
+        match pair.disk {
+            DiskState::Inconsistent | DiskState::Outdated if pair.replication != Replication::Established => None,
+            DiskState::Inconsistent if !marks => Some(ToPeer::Data),
+            DiskState::Inconsistent | DiskState::Outdated => Some(ToPeer::OutOfSync),
+            _ => None,
+        }
     }
 
     fn smallest_version(&self) -> u32 {

@@ -1,10 +1,11 @@
 //! The state of everything, for whoever asks.
 
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
+use crate::decide::what_if::{self, Foretold, Loss};
 use crate::latency::Stage;
 use crate::node::Node;
 use crate::resync::session::bytes_of_bits;
-use crate::{Resource, dialect84};
+use crate::{Resource, dialect9, dialect84};
 use units::{ByteLen, Generation, Histogram, NodeId, SectorRange, VolumeNr};
 use wire::StateWord;
 
@@ -12,12 +13,13 @@ impl Resource {
     /// The state of everything.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        let device = |volume| self.node.device_snapshot(volume, self.detaches_by_command(volume));
         Snapshot {
             name: self.node.cfg.name.clone(),
             node: self.node.cfg.node,
             role: self.node.state.role,
             suspended: self.node.state.suspended(),
-            devices: self.node.devices.ids().map(|volume| self.device_snapshot(volume)).collect(),
+            devices: self.node.devices.ids().map(device).collect(),
             connections: self.node.connections.ids().map(|peer| self.connection_snapshot(peer)).collect(),
             decisions: self.out.decisions.iter().cloned().collect(),
         }
@@ -64,12 +66,15 @@ impl Node {
         bitmaps.map(|bits| bits.len().div_ceil(64) * 8).sum()
     }
 
-    fn device_snapshot(&self, volume: VolumeNr) -> DeviceSnapshot {
+    fn device_snapshot(&self, volume: VolumeNr, detaching: bool) -> DeviceSnapshot {
         let dev = &self.devices[volume];
         let set = self.devices[volume].uuids(self.partner(volume));
         DeviceSnapshot {
             volume,
-            disk: self.state.disk(volume),
+            disk: dialect9::told(self.state.disk(volume), detaching),
+            no_quorum: Some(volume)
+                .filter(|v| !self.state.standing(*v).is_quorate())
+                .map(|v| self.votes(v).to_string()),
             size: dev.size.to_bytes(),
             old_metadata: dev.backing.as_ref().is_some_and(|b| b.md.format != meta::Format::V09),
             generations: [set.current, set.bitmap, set.history[0], set.history[1]],
@@ -136,5 +141,19 @@ impl Node {
     /// there is no such volume.
     pub fn latencies(&self, volume: VolumeNr) -> Option<impl Iterator<Item = (Stage, &Histogram)>> {
         Some(Stage::ALL.into_iter().zip(self.devices.get(volume)?.stats.latencies.histograms()))
+    }
+}
+
+impl Node {
+    /// What each single loss would do, by the rules that decide ([`what_if::every_loss`]).
+    #[must_use]
+    pub fn what_if(&self) -> Vec<Foretold> {
+        what_if::every_loss(&self.state, &self.facts(), self.cfg.node)
+    }
+
+    /// The same of this one.
+    #[must_use]
+    pub fn what_if_lost(&self, loss: Loss) -> Vec<Foretold> {
+        what_if::foretold(&self.state, &self.facts(), self.cfg.node, loss)
     }
 }

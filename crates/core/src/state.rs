@@ -6,27 +6,27 @@
 
 pub(crate) mod to_settle;
 
-use crate::api::{Event, Severity, SuspendReasons};
+use crate::api::{ConnectionState, Effect, Event, Severity, SuspendReason};
 use crate::config::{Fencing, OnIoError};
 use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Effect as E;
+use crate::decide::quorum::{Known, Part, Tally, Voter};
 use crate::decide::state::{Replication, State};
 use crate::decide::topic::Topic;
 use crate::decide::view::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
+use crate::decide::votes::count_votes;
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
 use crate::device::Leaving;
 use crate::node::Node;
+use crate::request::under_way::Request;
 use crate::state::to_settle::{Stored, ToSettle};
-use crate::{Resource, dialect84};
-use units::{Generation, NodeId, VolumeNr};
+use crate::{Resource, dialect9, dialect84};
+use meta::PeerFlags;
+use units::{NodeId, NodeMask, VolumeNr};
 use wire::UuidFlags;
 
 impl Resource {
-    // -- what is asked often -----------------------------------------------------------------------------------------
-
-    // -- facts -------------------------------------------------------------------------------------------------------
-
     // -- changes -----------------------------------------------------------------------------------------------------
 
     /// Judges a change, and stores the state that follows. What that brings with it waits for [`Self::settle`].
@@ -83,6 +83,8 @@ impl Resource {
                     }
                 },
                 ToSettle::BeginWithoutDisk(peer, volume) => self.begin_without_disk9(peer, volume),
+                ToSettle::PeerIsGood(peer, volume) => self.peer_is_good9(peer, volume),
+                ToSettle::PeerIsBehind(peer, volume) => self.peer_is_behind9(peer, volume),
             }
         }
     }
@@ -103,10 +105,15 @@ impl Resource {
         }
     }
 
-    /// The one place that a state is stored. Returns what it was.
-    fn store(&mut self, new: State) -> State {
+    /// The one place that a state is stored. Returns what it was. Listeners are told of each one.
+    pub(crate) fn store(&mut self, new: State) -> State {
         self.out.chores.mark();
         self.out.status_changed = true;
+        let mut told = new.clone();
+        for volume in self.node.devices.ids() {
+            told.volumes[volume].disk = dialect9::told(told.disk(volume), self.detaches_by_command(volume));
+        }
+        self.out.emit(Effect::StateStored(Box::new(told)));
         std::mem::replace(&mut self.node.state, new)
     }
 
@@ -133,6 +140,14 @@ impl Resource {
         {
             // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
             self.node.connections[peer].peer_devices[volume].link.compared.done = false;
+        }
+        if let Some(peer) = peer
+            && old.is_together()
+            && !new.is_together()
+            && new.connection == ConnectionState::Connected
+        {
+            // The peer has removed it. Should it make it anew, that is as on a link that begins.
+            self.node.connections[peer].peer_devices[volume].begin_link(self.starts.sequence);
         }
         if first {
             self.users_see_another_copy(volume, old, new);
@@ -208,9 +223,12 @@ impl Resource {
         part("conn", &conn(old), &conn(new));
         part("disk", &old.disk, &new.disk);
         part("pdsk", &old.peer_disk, &new.peer_disk);
-        let bits = |s: SuspendReasons| [s.user, s.no_data, s.fencing].map(|frozen| if frozen { '1' } else { '0' });
-        let susp = |v: &View| String::from_iter(bits(v.frozen));
+        let reasons = [SuspendReason::User, SuspendReason::NoData, SuspendReason::Fencing];
+        let bits = |v: &View| reasons.map(|reason| if v.frozen.because_of(reason) { '1' } else { '0' });
+        let susp = |v: &View| String::from_iter(bits(v));
         part("susp", &susp(old), &susp(new));
+        let quorum = |v: &View| if v.standing.is_quorate() { "yes" } else { "no" };
+        part("quorum", &quorum(old), &quorum(new));
         if !parts.is_empty() {
             let event = Event::State { old: *old, new: *new };
             self.out.tell(Severity::Info, Some(volume), peer, Topic::StateChange, event, parts.join(" "));
@@ -232,8 +250,14 @@ impl Resource {
             (E::Call(handler), _) => {
                 self.out.handler(handler, Some(volume), None);
             }
+            (E::Requeue, _) => {
+                self.requests.values_mut().for_each(Request::begins_anew);
+                self.node.connections.ids().for_each(|peer| self.restart_frozen(peer));
+                self.finish_held();
+            }
             (E::RestartLocalIo, _) => self.node.connections.ids().for_each(|peer| self.restart_frozen(peer)),
-            (E::LiftNoData, _) => self.lift(Set::FrozenWithoutData(false)),
+            (E::Thaw, _) => self.lift(Change::default()),
+            (E::LiftNoData, _) => self.lift(Set::Frozen(SuspendReason::NoData, false)),
             (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(volume) => {}
             (E::DropPendingGeneration, _) => self.node.devices[volume].due.new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
@@ -342,11 +366,13 @@ impl Node {
     /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
     /// begins for a Primary without a disk may never be heard of.
     fn expose_peers(&mut self, volume: VolumeNr) {
-        let serving = self.state.good_peers(volume).find(|peer| self.state.replicates(*peer, volume));
-        let theirs =
-            serving.and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids).map(|u| u.current);
-        let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
-        if let Some(current) = theirs.filter(|g| !fresh(g)) {
+        let theirs = self
+            .state
+            .serving_peers(volume)
+            .next()
+            .and_then(|peer| self.connections[peer].peer_devices[volume].link.told.uuids)
+            .map(|u| u.current);
+        if let Some(current) = theirs.filter(|g| !g.is_fresh()) {
             self.devices[volume].seen.exposed = current;
         }
     }
@@ -387,9 +413,13 @@ impl Node {
         Facts {
             fencing: self.fencing_policy(),
             on_no_data: self.cfg.on_no_data,
+            quorum: self.cfg.quorum,
             state_sent: self.state_sent(),
             holds_back: self.holds_back(),
             volumes: self.devices.map(|dev| VolumeFacts {
+                part: if dev.cfg.is_some() { Part::Disk } else { Part::Tiebreaker },
+                unconfigured: self.unconfigured_voters(dev, PeerFlags::default()),
+                unconfigured_outdated: self.unconfigured_voters(dev, PeerFlags::OUTDATED),
                 open: dev.openers.writers + dev.openers.readers > 0,
                 exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.seen.exposed))
                     && !dev.seen.outrun,
@@ -418,10 +448,36 @@ impl Node {
             // Its bitmap says that it has decided, too.
             undecided: c.peer_devices[volume].link.compared.undecided
                 && matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT),
-            outdated_at_attach: md.is_some_and(|md| md.peer(peer).flags.contains(meta::PeerFlags::OUTDATED)),
+            outdated_at_attach: md.is_some_and(|md| md.peer(peer).flags.contains(PeerFlags::OUTDATED)),
             bitmap_uuid_zero: md.is_none() || self.devices[volume].uuids(peer).bitmap.is_none(),
             serves: self.depends_on_nobody_else(peer, volume),
+            voter: Voter {
+                known: match md.map(|md| md.peer(peer)) {
+                    Some(record) if !record.is_known() => Known::No,
+                    Some(record) if record.flags.contains(PeerFlags::OUTDATED) => Known::Outdated,
+                    _ => Known::Yes,
+                },
+                part: c.cfg.part,
+            },
         }
+    }
+
+    /// Nodes that a volume's metadata know with these flags, and that are not configured (any more). Only metadata with
+    /// a node id know others by theirs.
+    fn unconfigured_voters(&self, dev: &crate::device::Device, flags: PeerFlags) -> NodeMask {
+        let knows = |b: &&crate::device::Backing| self.cfg.quorum.is_on() && b.md.node_id.is_some();
+        let Some(b) = dev.backing.as_ref().filter(knows) else { return NodeMask::default() };
+        let configured = self.connections.members().with(self.cfg.node);
+        let counts = |node: &NodeId| {
+            let record = b.md.peer(*node);
+            !configured.contains(*node) && record.is_known() && record.flags.contains(flags)
+        };
+        NodeId::all().filter(counts).collect()
+    }
+
+    /// The votes of a volume as they are now.
+    pub(crate) fn votes(&self, volume: VolumeNr) -> Tally {
+        count_votes(&self.state, &self.state, volume, &self.facts())
     }
 
     /// Our parameters are on their way and some volume's handshake is not over.

@@ -472,8 +472,7 @@ impl Span {
     }
 
     pub(crate) fn address(&self) -> *mut u8 {
-        // SAFETY: `at` is inside the buffer by construction.
-        unsafe { self.buf.address().add(self.at as usize) }
+        self.buf.address().wrapping_add(self.at as usize)
     }
 }
 

@@ -1,24 +1,46 @@
 //! The right to run a resource: the lock that one process at a time has, and what the last one has left with the
 //! keeper.
 
+use crate::error::Error;
 use crate::exclusive::{self, Locked};
 use crate::fuse_server::{PRIMARY, PROMOTED};
-use crate::resource::{Error, log, prepare_run_dir};
+use crate::log::log;
+use crate::sys;
 use control::Successor;
 use frontends::fuse;
-use frontends::keeper::{Keeper, Kind, Place};
+use frontends::keeper::{Keeper, Kind, Place, TOLD, read_text};
 use frontends::loopdev::LoopDevice;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use units::{NodeId, NodeMask, VolumeNr};
+
+/// Makes the run directory, or looks whether the one that exists can be trusted.
+///
+/// # Errors
+/// If it cannot be made, or somebody else than this user and root could put into it what this process then uses.
+pub fn prepare_run_dir(run_dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(run_dir)?;
+    let is = std::fs::metadata(run_dir)?;
+    let denied = |what: String| {
+        let next = "make it this user's and writable by nobody else, or set URBD_RUN_DIR to another directory";
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {what}: {next}", run_dir.display()))
+    };
+    if is.uid() != 0 && is.uid() != sys::user_and_group().0 {
+        return Err(denied(format!("belongs to user {}", is.uid())));
+    }
+    if is.mode() & 0o002 != 0 {
+        return Err(denied("can be written by everybody".into()));
+    }
+    Ok(())
+}
 
 /// How the keeper's process is started: it must come to [`keep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,10 +126,45 @@ impl Claim {
         !self.devices().is_empty()
     }
 
+    /// Has the volume's device a size? Without one nobody can have read or written it.
+    pub(crate) fn has_size(&self, volume: VolumeNr) -> bool {
+        let mut tags = self.left.iter().filter(|(place, _)| place.kind == Kind::Tag);
+        let tag = tags.find(|(place, _)| place.number == u32::from(volume.0));
+        tag.is_none_or(|(_, tag)| LoopDevice::of_descriptor(tag.as_fd()).is_ok_and(|device| device.size() > 0))
+    }
+
+    /// What the last process was told, if the keeper has that.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        told(&self.left)
+    }
+
     /// The volumes whose devices applications may be using.
     pub(crate) fn devices(&self) -> Vec<VolumeNr> {
         used(&self.left)
     }
+}
+
+/// What the process of a resource was told, or the last one, if there is a keeper that has it: for
+/// `LocalResource::from_kept`.
+#[must_use]
+pub fn what_was_told(run_dir: &Path, resource: &str) -> Option<String> {
+    let keeper = Keeper::of(run_dir, resource);
+    keeper.is_there().then(|| keeper.fetch().ok())?.and_then(|left| told(&left))
+}
+
+fn told(left: &[(Place, OwnedFd)]) -> Option<String> {
+    let (_, kept) = left.iter().find(|(place, _)| *place == TOLD)?;
+    read_text(kept.as_fd()).ok()
+}
+
+/// The next process is what the file says, if that has the resource. To be called where none runs.
+///
+/// # Errors
+/// If the keeper does not take that.
+pub fn let_file_count(run_dir: &Path, resource: &str) -> io::Result<()> {
+    let put = |told: String| Keeper::of(run_dir, resource).put_text(TOLD, &config::behind_file(&told));
+    what_was_told(run_dir, resource).map_or(Ok(()), put)
 }
 
 /// Of what a process has left: the volumes that applications may be using. All, if it was Primary: what is in the page

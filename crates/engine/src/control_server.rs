@@ -1,20 +1,20 @@
 //! The control socket: clients' requests in, replies and events out (`crates/control` has the messages).
 
 use crate::buffers::{GrowingPlan, Pool};
+use crate::log::log;
 use crate::nbd_server::bind;
-use crate::resource::log;
 use crate::ring::{Done, Fd, Op, OpId, Ring};
 use crate::stream::{Inbox, Outbox, STAGING};
 use crate::sys;
 use crate::token::{ClientId, Token};
 use control::frame::{Decoder, FrameError, encode};
-use control::{ErrorCode, Event, Failure, Reply, Request, ResourceStatus, VERSION};
+use control::{Asker, ErrorCode, Event, Failure, Listens, Reply, Request, ResourceStatus, VERSION};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use units::{Duration, Instant};
 
 /// All control clients of a resource.
 pub(crate) struct ControlServer {
@@ -28,12 +28,17 @@ pub(crate) struct ControlServer {
     next_client: u64,
     heard: u64,
     requests: VecDeque<(ClientId, Request)>,
+    joining: Vec<(ClientId, Listens)>,
+    /// What listeners were told since the start, and until when it is kept.
+    since_start: Option<(Instant, Vec<u8>)>,
 }
 
 struct Client {
     fd: Fd,
     /// Root, or the user whose process this is; others may only look.
     may_command: bool,
+    /// The process, and its user.
+    who: Option<(i32, u32)>,
     decoder: Decoder,
     inbox: Inbox,
     outbox: Outbox,
@@ -66,6 +71,8 @@ const CLIENTS: usize = 4;
 const MAX_SUBSCRIBERS: usize = 24;
 /// A subscriber that lets so many bytes wait is cut off.
 const MAX_BACKLOG: usize = 8 << 20;
+/// For so long, and up to so many bytes, what has happened since the start is kept.
+const KEPT: (Duration, usize) = (Duration::from_secs(10), 1 << 20);
 
 impl ControlServer {
     /// Listens on `path`; a socket that a dead process left there is replaced. Members of `group` may connect, too, and
@@ -98,6 +105,8 @@ impl ControlServer {
             next_client: 0,
             heard: 0,
             requests: VecDeque::new(),
+            joining: Vec::new(),
+            since_start: None,
         })
     }
 
@@ -131,9 +140,10 @@ impl ControlServer {
         let id = ClientId(self.next_client);
         self.next_client += 1;
         self.heard += 1;
-        let user = sys::peer_user(fd.as_raw_fd());
+        let who = sys::peer_credentials(&fd).ok();
         let client = Client {
-            may_command: user.is_ok_and(|user| user == 0 || user == sys::user_and_group().0),
+            may_command: who.is_some_and(|who| who.uid == 0 || who.uid == sys::user_and_group().0),
+            who: who.map(|who| (who.pid, who.uid)),
             fd,
             decoder: Decoder::default(),
             inbox,
@@ -155,7 +165,7 @@ impl ControlServer {
         let Some((&id, _)) = silent.min_by_key(|(_, c)| (c.greeted, c.heard)) else { return false };
         if let Some(client) = self.clients.remove(&id) {
             // The receive that waits for it holds its descriptor.
-            sys::shutdown(client.fd.as_raw_fd());
+            sys::shutdown(&client.fd);
         }
         true
     }
@@ -190,6 +200,11 @@ impl ControlServer {
         self.parse(id);
     }
 
+    /// Who a client is: its process, those that have started it, its user.
+    pub(crate) fn who(&self, id: ClientId) -> Option<Asker> {
+        self.clients.get(&id)?.who.map(|(pid, user)| Asker::of(pid, user))
+    }
+
     /// Does anyone wait for an answer?
     pub(crate) fn anyone_waits(&self) -> bool {
         self.clients.values().any(|c| c.busy)
@@ -212,21 +227,35 @@ impl ControlServer {
         (client.busy, client.closing) = (false, true);
     }
 
+    /// It begins to listen when the others have been told what has happened until now.
+    pub(crate) fn join(&mut self, id: ClientId, how: Listens) {
+        self.joining.push((id, how));
+    }
+
+    /// Who wants to listen.
+    pub(crate) fn take_joining(&mut self) -> Vec<(ClientId, Listens)> {
+        std::mem::take(&mut self.joining)
+    }
+
     /// Begins an event stream with the present state; it ends there if `now`. Too many listeners are refused.
-    pub(crate) fn subscribe(&mut self, id: ClientId, status: &ResourceStatus, now: bool) {
-        if !now && self.clients.values().filter(|c| c.subscribed).count() >= MAX_SUBSCRIBERS {
+    /// Who asks for that hears first what has happened since the start, if that is not long ago.
+    pub(crate) fn subscribe(&mut self, id: ClientId, status: &ResourceStatus, how: Listens) {
+        if how != Listens::Once && self.clients.values().filter(|c| c.subscribed).count() >= MAX_SUBSCRIBERS {
             let what = format!("{MAX_SUBSCRIBERS} programs follow the events of {} already", self.resource);
             let failure = Failure::new(ErrorCode::INVALID_REQUEST, what)
                 .with_hint("end one of them, or ask now and then: urbd events2 --now");
             return self.reply(id, &Reply::Error(failure));
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
+        if let Some((_, told)) = self.since_start.as_ref().filter(|_| how == Listens::SinceStart) {
+            client.outbox.message().copy(told);
+        }
         for event in [Event::Status(status.clone()), Event::Ready] {
             client.outbox.message().copy(&encode(&Reply::Event(event)));
         }
         client.busy = false;
-        client.closing = now;
-        client.subscribed = !now;
+        client.closing = how == Listens::Once;
+        client.subscribed = how != Listens::Once;
     }
 
     /// Is there a next request?
@@ -234,17 +263,23 @@ impl ControlServer {
         !self.requests.is_empty()
     }
 
-    /// Does anyone listen to events?
-    pub(crate) fn has_subscribers(&self) -> bool {
-        self.clients.values().any(|c| c.subscribed)
+    /// From here on what happens is kept for a while, for who follows all resources and is only about to find this one.
+    pub(crate) fn begin(&mut self, now: Instant, status: ResourceStatus) {
+        self.since_start = Some((now + KEPT.0, encode(&Reply::Event(Event::Status(status)))));
+    }
+
+    /// Does anyone listen to events, or may soon want to hear of what happens now?
+    pub(crate) fn has_listeners(&mut self, now: Instant) -> bool {
+        self.since_start.take_if(|(until, told)| now >= *until || told.len() > KEPT.1);
+        self.since_start.is_some() || self.clients.values().any(|c| c.subscribed)
     }
 
     /// Tells all subscribers.
     pub(crate) fn publish(&mut self, event: Event) {
-        if !self.has_subscribers() {
-            return;
-        }
         let bytes = encode(&Reply::Event(event));
+        if let Some((_, told)) = &mut self.since_start {
+            told.extend_from_slice(&bytes);
+        }
         for client in self.clients.values_mut().filter(|c| c.subscribed) {
             client.outbox.message().copy(&bytes);
             client.closing |= client.outbox.queued_bytes() > MAX_BACKLOG;
@@ -257,7 +292,7 @@ impl ControlServer {
         self.clients.retain(|id, client| {
             client.outbox.flush(ring, &client.fd, Token::Control(*id));
             if client.closing && client.outbox.is_idle() {
-                sys::shutdown(client.fd.as_raw_fd());
+                sys::shutdown(&client.fd);
                 return false;
             }
             client.inbox.receive(ring, &client.fd, Token::Control(*id));

@@ -114,7 +114,7 @@ impl Dependencies {
         let thread = std::thread::Builder::new().name("resync-after".into()).stack_size(STACK);
         if let Err(e) = thread.spawn(move || follower.run()) {
             let Dependency { ours, resource, .. } = &dependency;
-            crate::resource::log("error", &format!("volume {ours} cannot wait for resyncs of {resource}: {e}"));
+            crate::log::log("error", &format!("volume {ours} cannot wait for resyncs of {resource}: {e}"));
         }
         self.followed.push(Followed { dependency, shared, told: false });
     }

@@ -8,7 +8,7 @@
 
 use crate::buffers::Span;
 use crate::exclusive::{self, Locked};
-use crate::resource::log;
+use crate::log::log;
 use crate::ring::{FallocateMode, Fd, Message, Op, Ring};
 use crate::sys::{self, FileHome};
 use std::fmt;
@@ -80,7 +80,7 @@ impl Disk {
         let exclusive = if file_type.is_block_device() { libc::O_EXCL } else { 0 };
         let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags | exclusive).open(path);
         let (mut file, direct) = match open(libc::O_DIRECT) {
-            Ok(file) if file_type.is_block_device() || sys::direct_alignment(file.as_raw_fd()) <= 512 => (file, true),
+            Ok(file) if file_type.is_block_device() || sys::direct_alignment(&file) <= 512 => (file, true),
             Ok(_) => (open(0).map_err(io_error)?, false),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0).map_err(io_error)?, false),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(OpenError::Busy(path.to_owned())),
@@ -95,11 +95,11 @@ impl Disk {
         } else {
             // Every filesystem that punches holes reads them as zeroes; the others report it at the first discard.
             // A file in memory has no cache below it: its fdatasync does nothing.
-            let write_through = sys::file_home(file.as_raw_fd()) == FileHome::Memory;
+            let write_through = sys::file_home(&file) == FileHome::Memory;
             Traits { size, block_size: 512, direct, discard: true, write_through }
         };
-        let way = match sys::file_home(file.as_raw_fd()) {
-            FileHome::Memory if !sys::supports_nowait(file.as_raw_fd()) => Way::Inline,
+        let way = match sys::file_home(&file) {
+            FileHome::Memory if !sys::supports_nowait(&file) => Way::Inline,
             FileHome::Elsewhere => Way::Worker,
             FileHome::Memory | FileHome::Device => Way::Ring,
         };
@@ -111,7 +111,7 @@ impl Disk {
     /// # Errors
     /// What the kernel says.
     pub fn current_size(&self) -> io::Result<u64> {
-        sys::end_of(self.fd.as_raw_fd()).map(|n| n & !511)
+        sys::end_of(&self.fd).map(|n| n & !511)
     }
 
     /// A read of `into.len()` bytes at byte `offset`.
@@ -200,7 +200,7 @@ fn block_device_traits(file: &File, size: u64) -> io::Result<Traits> {
     let queue = QueueAttributes::of(file.metadata()?.rdev());
     Ok(Traits {
         size,
-        block_size: sys::logical_block_size(file.as_raw_fd())?,
+        block_size: sys::logical_block_size(file)?,
         direct: true,
         // Deallocation goes through fallocate, which uses the device's write-zeroes operation.
         discard: queue.number("discard_max_bytes") > 0 && queue.number("write_zeroes_max_bytes") > 0,

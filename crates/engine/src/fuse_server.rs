@@ -19,8 +19,8 @@ pub(crate) use doors::Opening;
 pub(crate) use handover::{Inherited, PRIMARY, PROMOTED};
 
 use crate::buffers::{Buf, BufId, Pool};
+use crate::log::log;
 use crate::requests::{Asker, Requests};
-use crate::resource::log;
 use crate::ring::{Done, Fd, FuseSlot, Interface, Op, Ring};
 use crate::sys;
 use crate::token::Token;
@@ -34,7 +34,7 @@ use frontends::{Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use units::{Instant, VolumeNr};
@@ -99,15 +99,19 @@ enum Stage {
 enum Io {
     Goes,
     Frozen,
-    /// And writes have been read that there was no room for.
+    /// And writes have been read that there was no room for, or the keeper has put something aside.
     FrozenLacking,
-    /// The kernel is to hand those out once more.
+    /// The kernel is to hand those out once more, as soon as what was read is answered.
     Lacking,
 }
 
 impl Io {
     fn is_frozen(self) -> bool {
         matches!(self, Io::Frozen | Io::FrozenLacking)
+    }
+
+    fn lacking(self) -> Io {
+        if self.is_frozen() { Io::FrozenLacking } else { Io::Lacking }
     }
 }
 
@@ -153,8 +157,51 @@ impl FuseServer {
         Ok(server)
     }
 
-    /// The configuration has changed: what volumes are called changes with their disks.
-    pub(crate) fn rename(&mut self, local: &LocalResource) {
+    /// Volumes have come, others are gone, and what they are called changes with their disks.
+    pub(crate) fn set_volumes(&mut self, local: &LocalResource) {
+        let is_there = |nr: VolumeNr| local.volumes.iter().any(|v| v.nr == nr);
+        let before = self.volumes.len();
+        for nr in local.volumes.iter().map(|v| v.nr) {
+            match self.volumes.get_mut(&nr) {
+                Some(node) => node.goes = false,
+                None => {
+                    self.volumes.insert(nr, Node::default());
+                    self.session.add_export(export(&self.resource, nr));
+                }
+            }
+        }
+        let came = self.volumes.len() > before;
+        self.volumes.iter_mut().filter(|(nr, _)| !is_there(**nr)).for_each(|(_, node)| node.goes = true);
+        self.rename(local);
+        if !self.forget_gone() && came {
+            self.places();
+        }
+    }
+
+    /// Volumes that are gone, as soon as their devices are. Were there any?
+    fn forget_gone(&mut self) -> bool {
+        let is_gone = |node: &Node| node.goes && node.device.is_none() && node.work.is_none();
+        let gone: Vec<VolumeNr> = self.volumes.iter().filter(|(_, node)| is_gone(node)).map(|(nr, _)| *nr).collect();
+        for nr in &gone {
+            self.volumes.remove(nr);
+            self.session.remove_export(u32::from(nr.0));
+        }
+        if !gone.is_empty() {
+            self.places();
+        }
+        !gone.is_empty()
+    }
+
+    /// Each volume has its place in what the keeper knows of them, and that is told anew.
+    fn places(&mut self) {
+        self.volumes.values_mut().enumerate().for_each(|(place, node)| node.place = place);
+        self.keeping.forget_facts();
+        if let Err(e) = self.say_all() {
+            log("warning", &format!("the keeper: {e}"));
+        }
+    }
+
+    fn rename(&mut self, local: &LocalResource) {
         let before = std::mem::replace(&mut self.names, names(local));
         for names in self.names.iter().filter(|names| !before.contains(names)) {
             let volume = VolumeNr(u16::try_from(names.volume).unwrap_or(u16::MAX));
@@ -181,7 +228,7 @@ impl FuseServer {
             }
         }
         let (fd, mounted, root) = Mounted::new(links.doors(&local.name)?)?;
-        sys::set_nonblocking(fd.as_raw_fd());
+        sys::set_nonblocking(&fd);
         let mut server = FuseServer::on(pool, local, links, fd, root);
         server.mounted = Some(mounted);
         Ok(server)
@@ -190,11 +237,11 @@ impl FuseServer {
     fn on(pool: &'static Pool, local: &LocalResource, links: DeviceLinks, fd: Fd, root: OwnedFd) -> FuseServer {
         let resource = &local.name;
         let volumes = || local.volumes.iter().map(|v| v.nr);
-        let export = |v: VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
         let mut nodes: BTreeMap<VolumeNr, Node> = volumes().map(|v| (v, Node::default())).collect();
         nodes.values_mut().enumerate().for_each(|(place, node)| node.place = place);
         let secret = links.secret(resource);
-        let session = Session::new(volumes().map(export).collect(), sys::user_and_group()).with_doors(secret);
+        let exports = volumes().map(|nr| export(resource, nr)).collect();
+        let session = Session::new(exports, sys::user_and_group()).with_doors(secret);
         FuseServer {
             pool,
             fd,
@@ -231,11 +278,11 @@ impl FuseServer {
 
     /// Answers the kernel's first message, which is there as soon as it has mounted.
     fn greet(&mut self) -> io::Result<()> {
-        let n = sys::read_into(self.fd.as_raw_fd(), &mut self.message);
+        let n = sys::read(&self.fd, &mut self.message);
         let message = usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(-n))?;
         self.out.clear();
         self.session.parse(&self.message[..message], &mut self.out);
-        sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+        sys::write_message(&self.fd, &[IoSlice::new(&self.out)]);
         self.open_ledger()
     }
 
@@ -276,6 +323,7 @@ impl FuseServer {
                 break;
             }
         }
+        self.look_at_keeper();
         self.go_through_ledger(ring, requests);
         self.ask_for_lacking(requests);
         for (request, result) in std::mem::take(&mut self.decided) {
@@ -341,7 +389,7 @@ impl FuseServer {
         let pieces = data.iter().map(|(buf, len)| IoSlice::new(&buf.bytes()[..*len as usize]));
         let parts: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(&header)).chain(pieces).collect();
         // ENOENT: the caller was interrupted and does not wait any more.
-        sys::write_message(self.fd.as_raw_fd(), &parts);
+        sys::write_message(&self.fd, &parts);
         if let Some(ledger) = &mut self.ledger {
             ledger.answered(request.tag);
         }
@@ -370,14 +418,16 @@ impl FuseServer {
         match self.parse_message(n as usize, &mut landing) {
             Event::None => {}
             Event::Reply | Event::Destroyed => {
-                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                sys::write_message(&self.fd, &[IoSlice::new(&self.out)]);
             }
             Event::Released(volume) => {
-                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                sys::write_message(&self.fd, &[IoSlice::new(&self.out)]);
                 self.released(volume_nr(volume));
             }
             Event::Knock(knock) => self.on_knock(ring, knock, None),
             Event::Interrupted(unique) => self.on_interrupt(ring, unique),
+            // It comes once more. Who looks is behind it, and is answered.
+            Event::Request { .. } if self.io == Io::Lacking => {}
             Event::Request { volume, request, payload } => {
                 let volume = volume_nr(volume);
                 if let Some(landed) = landing.filter(|_| !payload.is_empty()) {
@@ -403,7 +453,7 @@ impl FuseServer {
     fn read_message(&mut self, landing: Option<&mut Buf>) -> i32 {
         let (header, rest) = self.message.split_at_mut(WRITE_HEADER);
         let rest = landing.map_or(rest, |buf| &mut buf.bytes_mut()[..PAYLOAD_MAX]);
-        sys::read_parts(self.fd.as_raw_fd(), &mut [IoSliceMut::new(header), IoSliceMut::new(rest)])
+        sys::read_parts(&self.fd, &mut [IoSliceMut::new(header), IoSliceMut::new(rest)])
     }
 
     /// Parses a message of `n` bytes. If its payload is not in `landing`, that is `None` afterwards.
@@ -438,16 +488,17 @@ impl FuseServer {
             return;
         }
         self.forget_openings();
-        match sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]) {
+        // What the keeper reads from here on is more than what comes again.
+        self.look_at_keeper();
+        match sys::write_message(&self.fd, &[IoSlice::new(&fuse::resend())]) {
             n if n < 0 => log("error", &format!("the kernel does not repeat its requests: {}", Errno::from_raw(-n))),
             _ => self.io = Io::Goes,
         }
     }
 
-    /// Does a message wait that the next one would overwrite, or are older ones to come again?
+    /// Does a message wait that the next one would overwrite?
     fn is_blocked(&self) -> bool {
-        self.io == Io::Lacking
-            || self.starved.iter().any(|received| received.slot.is_none())
+        self.starved.iter().any(|received| received.slot.is_none())
             || !self.unread.is_empty()
             || self.ledger.as_ref().is_some_and(Ledger::is_full)
     }
@@ -532,6 +583,11 @@ fn commit(ring: &mut Ring<Token>, fd: &Fd, mut slot: Box<FuseSlot>, answer: &[u8
 
 fn volume_nr(id: u32) -> VolumeNr {
     VolumeNr(u16::try_from(id).unwrap_or(u16::MAX))
+}
+
+/// A volume's file, empty as long as there is no disk and no peer.
+fn export(resource: &str, nr: VolumeNr) -> Export {
+    Export::new(u32::from(nr.0), format!("{resource}/{nr}"), 0).read_only()
 }
 
 /// What the volumes' devices are called.

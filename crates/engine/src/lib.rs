@@ -13,7 +13,7 @@
 //! * `RES-VOL.nbd`: NBD; the export `RES/VOL` is there while the node is Primary
 //! * `RES.dev`: FUSE mount with a door per volume, which is what applications open, and a hidden file per volume, on
 //!   which a loop device stands (`fuse_server`); `/dev/urbd/by-res/RES/VOL` and `/dev/drbd…` are links to the door
-//! * `RES.keeper`: descriptors in and out of `urbd keep RES` (`crates/frontends/src/keeper.rs`)
+//! * `RES.keeper`: descriptors, and what was told, in and out of `urbd keep RES` (`crates/frontends/src/keeper.rs`)
 //! * `RES.pid`: the process's id, and the lock that keeps a second one out (`exclusive`)
 //! * `RES.next`: a process that takes over says so as long as nobody listens (`crates/control/src/successor.rs`)
 //! * `RES.log`: what a process says that `urbd up` has started; a service writes to the journal (`log`)
@@ -30,6 +30,7 @@ mod dependencies;
 pub mod digests;
 
 pub mod disk;
+mod error;
 pub mod exclusive;
 mod fuse_server;
 mod handlers;
@@ -49,10 +50,14 @@ mod token;
 mod volumes;
 
 pub use application::Application;
-pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, is_waited_for, keep};
+pub use claim::{
+    Claim, KeeperCommand, Leaving, check_version, end_keeper, is_waited_for, keep, let_file_count, prepare_run_dir,
+    what_was_told,
+};
+pub use error::Error;
 pub use frontends::device_link::kernel_has_minor;
 pub use frontends::{Errno, Kind, Request};
 pub use notify::tell_service_manager;
-pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};
+pub use resource::{Options, clear_leftovers, device_name, device_of_file, run, run_with};
 pub use setup::{resource_config, warnings};
-pub use sys::keep_descriptors_from_children;
+pub use sys::{keep_descriptors_from_children, next_data, read_anew};

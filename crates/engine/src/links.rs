@@ -14,9 +14,10 @@ use crate::token::Token;
 use control::Attempt;
 use listeners::Listeners;
 use opening::{Opening, peer_address};
+use rustix::net::sockopt;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use units::{Duration, Histogram, Instant, NodeId, VolumeNr};
 use urbd_core::{BufRef, LinkDown, Segments};
 use wire::{Dialect, Packet, Socket, Step, StreamDecoder};
@@ -97,11 +98,13 @@ struct Link {
     phase: Phase,
     /// What settles the next connection.
     arbitration: Arbitration,
+    /// Bytes that the peer had not taken when the last link ended.
+    left_at_end: usize,
 }
 
 impl Link {
     fn new(peer: NodeId, settings: LinkSettings) -> Link {
-        Link { peer, settings, phase: Phase::Idle, arbitration: Arbitration::default() }
+        Link { peer, settings, phase: Phase::Idle, arbitration: Arbitration::default(), left_at_end: 0 }
     }
 }
 
@@ -191,15 +194,19 @@ impl Links {
                 Some(link) => {
                     link.settings = settings;
                     if let Phase::Up(up) = &link.phase {
-                        [&up.data, &up.control]
-                            .iter()
-                            .for_each(|s| opening::configure(s.fd.as_raw_fd(), &link.settings));
+                        [&up.data, &up.control].iter().for_each(|s| opening::configure(s.fd.as_fd(), &link.settings));
                     }
                 }
                 None => self.links.push(Link::new(peer, settings)),
             }
         }
         self.keep_buffers();
+    }
+
+    /// The peer is gone.
+    pub(crate) fn end_for_good(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
+        self.close(ring, peer, now);
+        self.links.retain(|link| link.peer != peer);
     }
 
     /// Starts trying to connect, not before `not_before`.
@@ -217,6 +224,7 @@ impl Links {
         let Some(link) = self.link(peer) else { return };
         match std::mem::replace(&mut link.phase, Phase::Idle) {
             Phase::Up(up) => {
+                link.left_at_end = up.data.left();
                 let streams = [up.data, up.control].map(|s| (s.id, s.fd, s.outbox));
                 self.closing.push(Closing { peer, streams, until: now + LINGER });
                 self.keep_buffers();
@@ -253,6 +261,11 @@ impl Links {
             Phase::Opening(opening) => opening.stranger(now),
             _ => None,
         }
+    }
+
+    /// Bytes that a peer had not taken when its last link ended.
+    pub(crate) fn left_at_end(&self, peer: NodeId) -> usize {
+        self.links.iter().find(|link| link.peer == peer).map_or(0, |link| link.left_at_end)
     }
 
     /// Does so much wait to be sent to a peer that the network is what it waits for?
@@ -551,8 +564,9 @@ impl Links {
     fn fail(&mut self, peer: NodeId, why: LinkDown, detail: String) {
         let Some(link) = self.link(peer) else { return };
         if let Phase::Up(up) = std::mem::replace(&mut link.phase, Phase::Idle) {
-            sys::shutdown(up.data.fd.as_raw_fd());
-            sys::shutdown(up.control.fd.as_raw_fd());
+            link.left_at_end = up.data.left();
+            sys::shutdown(&up.data.fd);
+            sys::shutdown(&up.control.fd);
             self.events.push(LinkEvent::Down { peer, why, detail });
         }
         self.keep_buffers();
@@ -654,6 +668,11 @@ impl Up {
 }
 
 impl Stream {
+    /// Bytes that the peer's kernel has not acknowledged.
+    fn left(&self) -> usize {
+        self.outbox.queued_bytes() + sys::unacknowledged_bytes(&self.fd)
+    }
+
     fn on_done(&mut self, done: Done<Token>, now: Instant) {
         match (done.result(), done.op) {
             (Ok(n), Some(Op::Send { message, .. })) => {
@@ -730,7 +749,7 @@ impl Stream {
 impl Closing {
     /// Ends the streams; always true.
     fn shut(&self) -> bool {
-        self.streams.iter().for_each(|(_, fd, _)| sys::shutdown(fd.as_raw_fd()));
+        self.streams.iter().for_each(|(_, fd, _)| sys::shutdown(fd));
         true
     }
 }
@@ -764,13 +783,13 @@ fn set_digest(packet: &mut Packet, algorithm: Algorithm, pool: &'static Pool, pa
 
 /// Options of an established stream (`docs/spec/wire-protocol.md` 1.7). All but NODELAY are only hints.
 fn prepare(fd: &Fd, priority: i32) {
-    let fd = fd.as_raw_fd();
-    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, priority);
-    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 23);
-    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 23);
-    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 9);
+    const KEEP: std::time::Duration = std::time::Duration::from_secs(23);
+    let _ = sockopt::set_tcp_nodelay(fd, true);
+    let _ = sys::set_priority(fd, priority);
+    let _ = sockopt::set_socket_keepalive(fd, true);
+    let _ = sockopt::set_tcp_keepidle(fd, KEEP);
+    let _ = sockopt::set_tcp_keepintvl(fd, KEEP);
+    let _ = sockopt::set_tcp_keepcnt(fd, 9);
 }
 
 #[cfg(test)]

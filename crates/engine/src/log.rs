@@ -4,10 +4,11 @@
 //! Nothing here waits: who writes the log also serves I/O.
 
 use crate::sys;
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -166,8 +167,8 @@ fn rotate(path: &Path) -> io::Result<()> {
         fs::rename(old(n), old(n + 1))?;
     }
     fs::rename(path, old(1))?;
-    let file = File::options().create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    sys::become_output(&file)
+    let how = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    sys::become_output(&rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR)?)
 }
 
 #[cfg(test)]

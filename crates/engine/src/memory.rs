@@ -2,6 +2,9 @@
 //! for that very write, does not give.
 #![allow(unsafe_code)]
 
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MlockAllFlags, MprotectFlags, ProtFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
 /// What a buffer pool grows and shrinks by, in bytes: a huge page. A buffer in small pages may be of more segments than
@@ -18,19 +21,15 @@ pub(crate) struct Place {
 /// Returns what was refused, for the log; the process works without.
 pub(crate) fn harden_memory() -> Vec<&'static str> {
     let mut refused = Vec::new();
-    const PR_SET_IO_FLUSHER: i32 = 57;
     one_heap();
-    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `unlimited` is valid; no other memory of ours is named. With a limit that holds for us, locking the
-    // future would make later allocations fail, so it is not tried then.
-    unsafe {
-        let no_limit = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) == 0 || may_lock_memory();
-        if !no_limit || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
-            refused.push("locking memory (needs CAP_IPC_LOCK)");
-        }
-        if libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0 {
-            refused.push("PR_SET_IO_FLUSHER (needs CAP_SYS_RESOURCE)");
-        }
+    // With a limit that holds for us, locking the future would make later allocations fail, so it is not tried then.
+    let unlimited = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if !(unlimited.is_ok() || may_lock_memory()) || mm::mlockall(all).is_err() {
+        refused.push("locking memory (needs CAP_IPC_LOCK)");
+    }
+    if rustix::process::configure_io_flusher_behavior(true).is_err() {
+        refused.push("PR_SET_IO_FLUSHER (needs CAP_SYS_RESOURCE)");
     }
     refused
 }
@@ -60,14 +59,7 @@ fn may_lock_memory() -> bool {
 /// # Errors
 /// If there is not so much.
 pub(crate) fn map_memory(len: usize) -> io::Result<*mut u8> {
-    let len = len.next_multiple_of(CHUNK);
-    let base = map_aligned(len, libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: the new mapping. Both are hints: without them pages come when they are touched.
-    unsafe {
-        libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
-        libc::madvise(base.cast(), len, libc::MADV_POPULATE_WRITE);
-    }
-    Ok(base)
+    map_least(len.next_multiple_of(CHUNK))
 }
 
 /// As [`map_memory`], but to the byte: only whole chunks are in huge pages.
@@ -75,13 +67,13 @@ pub(crate) fn map_memory(len: usize) -> io::Result<*mut u8> {
 /// # Errors
 /// If there is not so much.
 pub(crate) fn map_least(len: usize) -> io::Result<*mut u8> {
-    let base = map_aligned(len, libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: the new mapping. Both are hints, as above.
+    let base = map_aligned(len, ProtFlags::READ | ProtFlags::WRITE)?;
+    // SAFETY: the new mapping. Both are hints: without them pages come when they are touched.
     unsafe {
         if len >= CHUNK {
-            libc::madvise(base.cast(), len / CHUNK * CHUNK, libc::MADV_HUGEPAGE);
+            let _ = mm::madvise(base.cast(), len / CHUNK * CHUNK, Advice::LinuxHugepage);
         }
-        libc::madvise(base.cast(), len, libc::MADV_POPULATE_WRITE);
+        let _ = mm::madvise(base.cast(), len, Advice::LinuxPopulateWrite);
     }
     Ok(base)
 }
@@ -94,9 +86,9 @@ pub(crate) fn reserve(chunks: usize) -> io::Result<*mut u8> {
     if chunks == 0 {
         return Ok(std::ptr::NonNull::dangling().as_ptr());
     }
-    let base = map_aligned(chunks * CHUNK, libc::PROT_NONE)?;
+    let base = map_aligned(chunks * CHUNK, ProtFlags::empty())?;
     // SAFETY: the new mapping. What is mapped is locked from the start (`harden_memory`), and would count as locked.
-    unsafe { libc::munlock(base.cast(), chunks * CHUNK) };
+    let _ = unsafe { mm::munlock(base.cast(), chunks * CHUNK) };
     Ok(base)
 }
 
@@ -116,67 +108,55 @@ impl Place {
     /// # Errors
     /// If there is none.
     pub(crate) fn fetch(self) -> io::Result<()> {
-        let start = self.at(0).cast::<libc::c_void>();
+        let start = self.at(0).cast();
         // SAFETY: a whole chunk of a reservation, which nobody uses before this has succeeded.
         unsafe {
-            check(libc::mprotect(start, CHUNK, libc::PROT_READ | libc::PROT_WRITE))?;
-            libc::madvise(start, CHUNK, libc::MADV_HUGEPAGE);
-            match check(libc::madvise(start, CHUNK, libc::MADV_POPULATE_WRITE)) {
+            mm::mprotect(start, CHUNK, MprotectFlags::READ | MprotectFlags::WRITE)?;
+            let _ = mm::madvise(start, CHUNK, Advice::LinuxHugepage);
+            match mm::madvise(start, CHUNK, Advice::LinuxPopulateWrite) {
                 // A kernel before 5.14, which does not know it: pages come when they are locked or touched.
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(Errno::INVAL) => {}
                 populated => populated.inspect_err(|_| _ = self.give_back())?,
             }
             // Pages that are there already do not have to be waited for.
-            libc::mlock(start, CHUNK);
+            let _ = mm::mlock(start, CHUNK);
         }
         Ok(())
     }
 
     /// Gives the chunk's memory back to the kernel.
     pub(crate) fn give_back(self) -> bool {
-        let start = self.at(0).cast::<libc::c_void>();
+        let start = self.at(0).cast();
         // SAFETY: a whole chunk of a reservation, which nobody uses any more.
         unsafe {
-            libc::munlock(start, CHUNK);
-            libc::madvise(start, CHUNK, libc::MADV_DONTNEED);
-            libc::mprotect(start, CHUNK, libc::PROT_NONE) == 0
+            let _ = mm::munlock(start, CHUNK);
+            let _ = mm::madvise(start, CHUNK, Advice::LinuxDontNeed);
+            mm::mprotect(start, CHUNK, MprotectFlags::empty()).is_ok()
         }
     }
 }
 
 /// A new private mapping of `len` bytes, which are whole pages, that begins where a huge page may.
-fn map_aligned(len: usize, access: libc::c_int) -> io::Result<*mut u8> {
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at a place of the kernel's choice.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len + CHUNK, access, kind, -1, 0) };
-    if mapped == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let before = mapped.cast::<u8>().align_offset(CHUNK);
-    let base = mapped.cast::<u8>().wrapping_add(before);
-    // SAFETY: what is left over of the new mapping on both sides.
+fn map_aligned(len: usize, access: ProtFlags) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping at a place of the kernel's choice, and what is left over of it on both sides.
     unsafe {
+        let mapped = mm::mmap_anonymous(std::ptr::null_mut(), len + CHUNK, access, MapFlags::PRIVATE)?;
+        let before = mapped.cast::<u8>().align_offset(CHUNK);
+        let base = mapped.cast::<u8>().wrapping_add(before);
         if before > 0 {
-            libc::munmap(mapped, before);
+            mm::munmap(mapped, before)?;
         }
-        libc::munmap(base.wrapping_add(len).cast(), CHUNK - before);
+        mm::munmap(base.wrapping_add(len).cast(), CHUNK - before)?;
+        Ok(base)
     }
-    Ok(base)
 }
 
 /// How much of this process's memory is locked, and how much may be, in bytes (`None`: all that there is).
 pub(crate) fn locked() -> (u64, Option<u64>) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmLck:")?.trim().strip_suffix(" kB")?.parse().ok());
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a place for the result.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
-    let unlimited = may_lock_memory() || known && limit.rlim_cur == libc::RLIM_INFINITY;
-    (kib.unwrap_or(0) * 1024, (!unlimited).then_some(limit.rlim_cur))
-}
-
-fn check(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let limit = getrlimit(Resource::Memlock).current.filter(|_| !may_lock_memory());
+    (kib.unwrap_or(0) * 1024, limit)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use frontends::nbd::{Exports, Session, Step};
 use frontends::{BlockSizes, Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -151,6 +151,16 @@ impl NbdServer {
         };
         self.volumes.insert(volume, offer);
         Ok(())
+    }
+
+    /// The volume is gone: nobody connects to it any more. Nobody has it open.
+    pub(crate) fn stop_offering(&mut self, ring: &mut Ring<Token>, volume: VolumeNr) {
+        let Some(offer) = self.volumes.remove(&volume) else { return };
+        if let Some((_, accept)) = offer.listener {
+            ring.cancel(accept);
+        }
+        let _ = std::fs::remove_file(&offer.path);
+        self.clients.values().filter(|c| c.volume == volume).for_each(|c| sys::shutdown(&c.fd));
     }
 
     /// Where the clients of a volume connect.
@@ -379,7 +389,7 @@ impl NbdServer {
         parked.into_iter().for_each(|id| self.parse(id));
         for id in gone {
             let Some(client) = self.clients.remove(&id) else { continue };
-            sys::shutdown(client.fd.as_raw_fd());
+            sys::shutdown(&client.fd);
             if client.open {
                 self.count_openers(client.volume);
             }
@@ -398,7 +408,7 @@ impl NbdServer {
                 ring.cancel(accept);
             }
         }
-        self.clients.values().for_each(|c| sys::shutdown(c.fd.as_raw_fd()));
+        self.clients.values().for_each(|c| sys::shutdown(&c.fd));
     }
 
     /// Stops listening and removes the sockets.
@@ -409,7 +419,7 @@ impl NbdServer {
             }
             let _ = std::fs::remove_file(&offer.path);
         }
-        self.clients.values().for_each(|c| sys::shutdown(c.fd.as_raw_fd()));
+        self.clients.values().for_each(|c| sys::shutdown(&c.fd));
     }
 
     fn parse(&mut self, id: ClientId) {
@@ -454,6 +464,11 @@ impl NbdServer {
     fn log(&mut self, text: String) {
         self.events.push_back(FrontEvent::Log(text));
     }
+}
+
+/// Where the clients of a volume connect.
+pub(crate) fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
+    run_dir.join(format!("{resource}-{volume}.nbd"))
 }
 
 /// A Unix socket that listens on `path`.
@@ -523,7 +538,7 @@ impl Client {
         self.parked = None;
         self.outbox.drop_queue();
         // A send that is under way ends.
-        sys::shutdown(self.fd.as_raw_fd());
+        sys::shutdown(&self.fd);
     }
 
     /// Must this read wait until the client has taken more of what it has asked for? One read is always possible.

@@ -4,6 +4,8 @@ mod commands;
 mod effects;
 mod gate;
 mod handover;
+mod told;
+mod what_if;
 
 use crate::application::{Application, Inside};
 use crate::buffers::Pool;
@@ -11,27 +13,26 @@ use crate::buffers::growth::Growth;
 use crate::claim::{Claim, KeeperCommand, lock_file, open_lock};
 use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
+use crate::error::Error;
 use crate::exclusive::{self, Locked};
 use crate::fuse_server::{self, FuseServer, Inherited, PRIMARY};
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links, check_ports};
 pub(crate) use crate::log::log;
-use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
+use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer, nbd_path};
 use crate::requests::Requests;
 use crate::ring::{BusyPoll, Done, Fd, Op, Ring};
 use crate::setup::{self, Setup};
 use crate::token::Token;
 use crate::volumes::{Outcome, Volumes};
 use crate::{digests, memory, sys};
-use config::{FrontEnd, LocalResource};
+use config::{FrontEnd, LocalResource, Standing};
 use control::client::socket_path;
 use frontends::device_link::DeviceLinks;
 use frontends::keeper::Keeper;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use units::{ByteLen, Duration, Instant, NodeId, VolumeNr, sooner};
@@ -42,37 +43,14 @@ use urbd_core::{Access, Command, LinkDown, LinkUp, Openers, Resource};
 pub struct Options {
     /// The resource as this node sees it.
     pub resource: LocalResource,
-    /// The file that it came from, for handlers (`DRBD_CONF`).
-    pub config_file: PathBuf,
+    /// The program that is called at events, if the resource names no other one; `None`: none is.
+    pub helper: Option<PathBuf>,
     /// Where the sockets are made; created if it does not exist.
     pub run_dir: PathBuf,
-    /// Attach all disks and connect to all peers at the start, as `up` does.
-    pub bring_up: bool,
-    /// What `show` answers.
-    pub show: String,
+    /// Which peers are connected to at the start, and which disks stay detached.
+    pub standing: Standing,
     /// Starts the process that holds the block devices when this one is gone. `None`: they go with it.
     pub keeper: Option<KeeperCommand>,
-}
-
-/// Why a resource could not be run.
-#[derive(Debug)]
-pub enum Error {
-    /// Another process runs it.
-    AlreadyRunning {
-        /// The resource.
-        resource: String,
-        /// Its lock file.
-        lock: PathBuf,
-    },
-    /// The configuration asks for what cannot be done.
-    Config(String),
-    /// Something of the operating system failed.
-    Io {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        error: io::Error,
-    },
 }
 
 /// Runs the resource until it is taken down or a signal asks to stop. Blocks.
@@ -89,41 +67,22 @@ pub fn run(options: Options) -> Result<(), Error> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(options: Options, claim: Claim, application: Option<Box<dyn Application>>) -> Result<(), Error> {
-    let bring_up = options.bring_up;
+    let standing = options.standing.clone();
+    let begins = !claim.is_waited_for();
     let mut runner = Runner::start(options, claim)?;
+    if begins {
+        let status = runner.status();
+        runner.control.begin(runner.now, status);
+    }
     runner.inside = application
         .map(|application| Inside::start(&mut runner.ring, runner.pool, application))
         .transpose()
         .map_err(|error| Error::Io { what: "starting the application inside".into(), error })?;
-    if bring_up {
-        runner.bring_up();
-    } else {
-        runner.settle();
-    }
+    runner.bring_up(&standing);
     while !runner.finished() {
         runner.turn()?;
     }
     runner.stop();
-    Ok(())
-}
-
-/// Makes the run directory, or looks whether the one that exists can be trusted.
-///
-/// # Errors
-/// If it cannot be made, or somebody else than this user and root could put into it what this process then uses.
-pub fn prepare_run_dir(run_dir: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(run_dir)?;
-    let is = std::fs::metadata(run_dir)?;
-    let denied = |what: String| {
-        let next = "make it this user's and writable by nobody else, or set URBD_RUN_DIR to another directory";
-        io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {what}: {next}", run_dir.display()))
-    };
-    if is.uid() != 0 && is.uid() != sys::user_and_group().0 {
-        return Err(denied(format!("belongs to user {}", is.uid())));
-    }
-    if is.mode() & 0o002 != 0 {
-        return Err(denied("can be written by everybody".into()));
-    }
     Ok(())
 }
 
@@ -173,10 +132,6 @@ pub fn device_of_file<'a>(run_dir: &Path, file: &'a str) -> Option<(&'a str, Vol
     Some((resource, VolumeNr(volume)))
 }
 
-fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
-    run_dir.join(format!("{resource}-{volume}.nbd"))
-}
-
 /// Requests in flight up to which staying awake for the next event serves better than a bigger batch later.
 const SHALLOW: usize = 8;
 /// Requests and packets in one turn up to which the same is true of a node that does not know the depth.
@@ -216,9 +171,8 @@ struct Runner {
     pending_handlers: BTreeMap<u64, control::HelperCall>,
     commands: commands::Commands,
     local: LocalResource,
-    config_file: PathBuf,
+    helper: Option<PathBuf>,
     run_dir: PathBuf,
-    show: String,
     minors: BTreeMap<VolumeNr, u32>,
     /// Kept to reuse their memory.
     done: Vec<Done<Token>>,
@@ -235,7 +189,7 @@ struct Runner {
     taken_in: usize,
     /// The same of the last turns, the older the less.
     batch: usize,
-    status_changed: bool,
+    untold: crate::status::Untold,
     causes: crate::status::Causes,
     /// Peers that are left alone, as they are configured in a way that cannot be used, and why.
     unusable: BTreeMap<NodeId, String>,
@@ -247,7 +201,7 @@ struct Runner {
     accept_failed: Option<Instant>,
     signals: Fd,
     /// Commands that wait until it is known who uses the devices.
-    checking: Option<commands::UseCheck>,
+    checking: Option<gate::UseCheck>,
     asked_to_stop: bool,
     handover: handover::Handover,
     gate: gate::Gate,
@@ -260,14 +214,14 @@ struct Runner {
 
 impl Runner {
     fn start(options: Options, claim: Claim) -> Result<Runner, Error> {
-        let Options { resource: local, config_file, run_dir, show, keeper: keeper_command, .. } = options;
+        let Options { resource: local, helper, run_dir, keeper: keeper_command, standing } = options;
         let io = |what: &str| {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
-        let in_use = claim.is_waited_for();
+        let (in_use, is_kept) = (claim.is_waited_for(), handover::is_kept(&claim, &local));
         let Setup { core: core_config, links, unusable } =
-            if in_use { Setup::of(&local) } else { setup::runnable(&local) }.map_err(Error::Config)?;
+            if in_use || is_kept { Setup::of(&local) } else { setup::runnable(&local) }.map_err(Error::Config)?;
         match local.check_startable() {
             Err(errors) if in_use => {
                 log("error", &format!("the devices are in use, and are served all the same: {errors}"))
@@ -313,7 +267,8 @@ impl Runner {
             Err(why) => (None, Some(why)),
         };
         let gate = gate::Gate::new(sys::now(), left.iter().any(|(place, _)| *place == PRIMARY));
-        let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left, came);
+        let handover =
+            handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left, came, standing);
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, &local.name, &path, local.urbd.status_group.as_deref())
             .map_err(io(&format!("listening on {}", path.display())))?;
@@ -344,9 +299,8 @@ impl Runner {
             pending_handlers: BTreeMap::new(),
             commands: commands::Commands::default(),
             local,
-            config_file,
+            helper,
             run_dir,
-            show,
             done,
             outcomes: Vec::new(),
             now: sys::now(),
@@ -356,7 +310,7 @@ impl Runner {
             told: false,
             taken_in: 0,
             batch: 0,
-            status_changed: false,
+            untold: crate::status::Untold::default(),
             causes: crate::status::Causes::default(),
             stopped: None,
             look_at_waiting: None,
@@ -372,15 +326,15 @@ impl Runner {
         .kept())
     }
 
-    /// Attaches all disks and connects to all peers.
-    fn bring_up(&mut self) {
-        let detached = |volume: &VolumeNr| self.handover.was_detached(*volume);
-        let volumes = self.volumes_with_disk().filter(|volume| !detached(volume));
+    /// Attaches the disks and connects to the peers.
+    fn bring_up(&mut self, standing: &Standing) {
+        let stays_off = |volume: &VolumeNr| standing.detached.contains(volume) || self.handover.was_detached(*volume);
+        let volumes = self.volumes_with_disk().filter(|volume| !stays_off(volume));
         let attach: Vec<_> = volumes.map(|volume| Command::Attach { volume }).collect();
         for (id, command) in self.commands.start_with(attach.len()).into_iter().zip(attach) {
             self.tell(|core, now| core.on_command(now, id, command));
         }
-        for (peer, why) in &self.unusable {
+        for (peer, why) in self.unusable.iter().filter(|(peer, _)| standing.connects.contains(**peer)) {
             let next = format!("then: urbd adjust {}", self.local.name);
             log(
                 "error",
@@ -390,7 +344,8 @@ impl Runner {
             );
             self.causes.cannot_connect(*peer, why);
         }
-        let peers = self.local.peers.iter().map(|p| p.peer_node_id).filter(|p| !self.unusable.contains_key(p));
+        let usable = |id: &NodeId| standing.connects.contains(*id) && !self.unusable.contains_key(id);
+        let peers = self.local.peers.iter().map(|p| p.peer_node_id).filter(usable);
         let connect = peers.map(|peer| Command::Connect { peer, discard_my_data: false, tentative: false });
         for command in connect.collect::<Vec<_>>() {
             let id = self.commands.unattended();
@@ -489,9 +444,13 @@ impl Runner {
                 self.core.on_turn_end(self.now);
             }
             let changed = self.carry_out();
-            if self.status_changed {
-                self.note_detached();
-                let frozen = self.core.snapshot().suspended.any();
+            if self.untold.is_news() {
+                let snapshot = self.core.snapshot();
+                self.note_detached(&snapshot);
+                let standing = handover::standing(self, &snapshot);
+                self.handover.note_told(&self.local, standing, self.now);
+                self.causes.look(&snapshot, &self.links, self.now);
+                let frozen = snapshot.suspended.any();
                 self.fuse.iter_mut().for_each(|fuse| fuse.set_frozen(frozen));
             }
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
@@ -576,7 +535,7 @@ impl Runner {
             Token::Dependency => self.on_dependency(),
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
-            Token::Keeper => self.on_keeper_gone(),
+            Token::Keeper => self.on_keeper(),
             Token::Memory => {
                 self.growth.on_done(now);
                 ring.push(Op::Readable { fd: self.growth.event() }, Token::Memory);
@@ -629,7 +588,7 @@ impl Runner {
                 FrontEvent::Openers(volume) => {
                     self.tell_openers(volume);
                     self.gate.news();
-                    self.status_changed = true;
+                    self.untold.touch(true);
                 }
                 FrontEvent::Log(text) => log("warning", &text),
             }
@@ -698,24 +657,6 @@ impl Runner {
 fn kernel_failed(error: io::Error) -> Error {
     Error::Io { what: "waiting for the kernel".into(), error }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::AlreadyRunning { resource, lock } => {
-                write!(
-                    f,
-                    "{resource} is running already ({} is locked); `urbd down {resource}` ends it",
-                    lock.display()
-                )
-            }
-            Error::Config(what) => f.write_str(what),
-            Error::Io { what, error } => write!(f, "{what}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// The kernel's front end, if it is wanted and this host offers it; the NBD sockets are there in any case. Fails if it
 /// was to be expected.

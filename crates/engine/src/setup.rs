@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use units::{ByteLen, NodeId, VolumeNr};
 use urbd_core::decide::Handler;
 use urbd_core::{
-    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, Policies, Protocol, ResourceConfig,
-    ResyncConfig, ResyncController, RrConflict, VolumeConfig,
+    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, OnNoQuorum, Part, Policies, Protocol,
+    QuorumConfig, ResourceConfig, ResyncConfig, ResyncController, RrConflict, Threshold, VolumeConfig,
 };
 use wire::AfterSplitBrain;
 
@@ -73,7 +73,8 @@ impl Setup {
             let usable = checked.and(check_algorithms(peer)).and(version.map(drop)).and(addresses.map(drop));
             unusable.extend(usable.err().map(|why| (peer.peer_node_id, why)));
         }
-        let configured = |handler: &Handler| local.handlers.command(handler.name()).is_some();
+        // Whether a peer is to be fenced is always asked; a resync waits only for what was configured.
+        let asked = |h: &Handler| *h == Handler::FencePeer || local.handlers.command(h.name()).is_some();
         let core = ResourceConfig {
             name: local.name.clone(),
             node: local.node_id,
@@ -81,12 +82,31 @@ impl Setup {
                 config::OnNoData::IoError => OnNoData::IoError,
                 config::OnNoData::SuspendIo => OnNoData::SuspendIo,
             },
-            handlers: Handler::WAITED_FOR.into_iter().filter(configured).collect(),
+            quorum: quorum_config(local),
+            handlers: Handler::WAITED_FOR.into_iter().filter(asked).collect(),
             volumes,
             connections,
         };
         Ok(Setup { core, links, unusable })
     }
+}
+
+fn quorum_config(local: &LocalResource) -> QuorumConfig {
+    let threshold = |quorum| match quorum {
+        config::Quorum::Off => Threshold::Off,
+        config::Quorum::Majority => Threshold::Majority,
+        config::Quorum::All => Threshold::All,
+        config::Quorum::AtLeast(nodes) => Threshold::AtLeast(nodes),
+    };
+    // 8.4's dialect has none, and who runs with a file that says so all the same runs without.
+    if !local.offers_nine() {
+        return QuorumConfig::default();
+    }
+    let without = match local.options.on_no_quorum {
+        config::OnNoQuorum::SuspendIo => OnNoQuorum::SuspendIo,
+        config::OnNoQuorum::IoError => OnNoQuorum::IoError,
+    };
+    QuorumConfig::new(threshold(local.options.quorum), threshold(local.options.quorum_minimum_redundancy), without)
 }
 
 fn link_settings(
@@ -196,6 +216,12 @@ fn connection_config(
         config::Protocol::C => Protocol::C,
     };
     c.max_version = version.unwrap_or(c.max_version);
+    let mut options = peer.peer_devices.iter().map(|device| &device.options);
+    c.part = match options.clone().any(|options| options.bitmap) || peer.peer_devices.is_empty() {
+        true => Part::Disk,
+        false if options.all(|options| options.peer_tiebreaker) => Part::Tiebreaker,
+        false => Part::Client,
+    };
     c.cram_hmac = net.cram_hmac_alg.clone();
     c.integrity = net.data_integrity_alg.clone();
     c.two_primaries = net.allow_two_primaries;
@@ -254,14 +280,16 @@ fn computes_verify(peer: &LocalConnection) -> bool {
 /// without which the copies are as equal.
 #[must_use]
 pub fn warnings(local: &LocalResource) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
     for peer in &local.peers {
         let mut warn = |option: &str, name: &Option<String>, consequence: &str| {
-            let (peer, name, known) = (&peer.peer_name, name.as_deref().unwrap_or_default(), known_algorithms(false));
-            all.push(format!(
-                "connection to {peer}: urbd cannot use `{name}` as {option}: {consequence}; set it on both nodes to one of \
-                 {known}"
-            ));
+            let (name, known) = (name.as_deref().unwrap_or_default(), known_algorithms(false));
+            let text =
+                format!("urbd cannot use `{name}` as {option}: {consequence}; set it on all nodes to one of {known}");
+            match all.iter_mut().find(|(said, _)| *said == text) {
+                Some((_, peers)) => peers.push(&peer.peer_name),
+                None => all.push((text, vec![&peer.peer_name])),
+            }
         };
         if !computes_verify(peer) {
             warn("verify-alg", &peer.net.verify_alg, "`verify` is refused");
@@ -270,7 +298,11 @@ pub fn warnings(local: &LocalResource) -> Vec<String> {
             warn("csums-alg", &peer.net.csums_alg, "a resync copies all that is marked");
         }
     }
-    all
+    let words = |(text, peers): (String, Vec<&str>)| match peers.len() {
+        1 => format!("connection to {}: {text}", peers[0]),
+        _ => format!("connections to {}: {text}", peers.join(", ")),
+    };
+    all.into_iter().map(words).collect()
 }
 
 fn known_algorithms(keyed: bool) -> String {
@@ -280,7 +312,7 @@ fn known_algorithms(keyed: bool) -> String {
 
 /// Each algorithm without which the nodes do not understand each other must be one of ours: a digest that is never made
 /// is found by no peer.
-fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
+pub(crate) fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
     let named = [("cram-hmac-alg", &peer.net.cram_hmac_alg), ("data-integrity-alg", &peer.net.data_integrity_alg)];
     for (option, name) in named.into_iter().filter_map(|(option, name)| Some((option, name.as_ref()?))) {
         let keyed = option == "cram-hmac-alg";
@@ -298,7 +330,10 @@ fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
 
 fn addresses(peer: &LocalConnection) -> Result<(SocketAddr, SocketAddr), String> {
     let path = peer.paths.iter().find(|p| !p.proxied);
-    let path = path.ok_or_else(|| format!("connection to {} has no path without a proxy", peer.peer_name))?;
+    let path = path.ok_or_else(|| match peer.paths.is_empty() {
+        true => format!("connection endpoint(s) missing: {} has no path", peer.peer_name),
+        false => format!("connection to {} has no path without a proxy", peer.peer_name),
+    })?;
     let (mut local, mut remote) = (path.local.socket_addr(), path.remote.socket_addr());
     set_scope(&mut local, path.local.scope.as_deref())?;
     // Each host has its own names of interfaces, and a link-local address is only reached from one of the same link.

@@ -4,19 +4,24 @@ use crate::fuse_server::FuseServer;
 use crate::links::Links;
 use crate::nbd_server::NbdServer;
 use crate::volumes::Volumes;
-use config::{LocalResource, LocalVolume};
+use config::{LocalPath, LocalResource, LocalVolume};
 use control::{
-    Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, PathStatus,
-    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy, StageLatency, Suspended,
-    SyncDetails, VerifyDetails, WhyEntry, WriteOrdering,
+    Asker, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, Event, IntentionalClient,
+    Losses, Opening, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, Seen,
+    SlowedBy, StageLatency, Suspended, SyncDetails, VerifyDetails, WhyEntry, WriteOrdering,
 };
 use std::collections::BTreeMap;
 use units::{ByteLen, Generation, Histogram, Instant, NodeId, VolumeNr};
-use urbd_core::{ConnectionSnapshot, ConnectionState, DeviceSnapshot, Notice, PeerDeviceSnapshot, Snapshot};
+use urbd_core::decide::state::State;
+use urbd_core::{
+    ConnectionSnapshot, ConnectionState, DeviceSnapshot, Notice, PeerDeviceSnapshot, Snapshot, SuspendReason,
+    SuspendReasons, dialect84,
+};
 
 /// What the status needs besides the core's snapshot.
 pub(crate) struct Surroundings<'a> {
     pub(crate) local: &'a LocalResource,
+    pub(crate) opening: Opening,
     pub(crate) minors: &'a BTreeMap<VolumeNr, u32>,
     pub(crate) volumes: &'a Volumes,
     pub(crate) nbd: &'a NbdServer,
@@ -28,28 +33,36 @@ pub(crate) struct Surroundings<'a> {
 
 /// The latest decision about each object: a peer, a volume, both, or neither (the resource).
 #[derive(Debug, Default)]
-pub(crate) struct Causes(BTreeMap<(Option<NodeId>, Option<VolumeNr>), Cause>);
+pub(crate) struct Causes {
+    latest: BTreeMap<(Option<NodeId>, Option<VolumeNr>), Cause>,
+    losses: Losses,
+    /// Who has frozen I/O last, and when.
+    froze: Option<(Asker, Instant)>,
+}
 
 /// Notices of what follows from a decision.
 const CONSEQUENCES: [&str; 3] = ["state-change", "new-generation", "size-changed"];
+
+/// Why applications that have the device open are not served.
+const NOT_PRIMARY: [&str; 2] = ["waits-to-be-primary", "replaced-meanwhile"];
 
 impl Causes {
     pub(crate) fn note(&mut self, notice: &Notice) {
         if !CONSEQUENCES.contains(&notice.reason) {
             let cause = Cause { code: notice.reason.to_owned(), text: notice.text.clone() };
-            self.0.insert((notice.peer, notice.volume), cause);
+            self.latest.insert((notice.peer, notice.volume), cause);
         }
     }
 
     /// The connection to a peer is configured in a way that cannot be used.
     pub(crate) fn cannot_connect(&mut self, peer: NodeId, why: &str) {
         let cause = Cause { code: "connection-not-usable".to_owned(), text: why.to_owned() };
-        self.0.insert((Some(peer), None), cause);
+        self.latest.insert((Some(peer), None), cause);
     }
 
     /// The link to a peer was lost; the engine knows more of it than the core.
     pub(crate) fn explain(&mut self, peer: NodeId, detail: &str) {
-        let lost = self.0.get_mut(&(Some(peer), None)).filter(|cause| cause.code == "link-lost");
+        let lost = self.latest.get_mut(&(Some(peer), None)).filter(|cause| cause.code == "link-lost");
         if let Some(cause) = lost.filter(|_| !detail.is_empty()) {
             if detail.contains("none of which is spoken here") {
                 cause.code = "incompatible-versions".to_owned();
@@ -60,18 +73,83 @@ impl Causes {
         }
     }
 
+    /// The state has changed: was a link lost?
+    pub(crate) fn look(&mut self, s: &Snapshot, links: &Links, now: Instant) {
+        // What kept this node from being Primary, or made it Secondary, is over.
+        if s.role == wire::Role::Primary {
+            self.latest.retain(|_, cause| !NOT_PRIMARY.contains(&cause.code.as_str()));
+        }
+        for c in &s.connections {
+            let busy = c.peer_devices.iter().any(|p| p.replication > wire::ConnState::Connected);
+            let seen = Seen { state: connection_state(c.state), busy, left: links.left_at_end(c.peer) };
+            self.losses.look(c.peer.index() as u8, seen, self.latest.get(&(Some(c.peer), None)), since_start(now));
+        }
+    }
+
+    /// Somebody is about to freeze I/O.
+    pub(crate) fn freezes(&mut self, who: Option<Asker>, now: Instant) {
+        self.froze = who.map(|who| (who, now));
+    }
+
+    fn froze(&self, now: Instant) -> Option<Asker> {
+        let (who, then) = self.froze.as_ref()?;
+        Some(Asker { seconds: now.since(*then).as_millis() / 1000, ..who.clone() })
+    }
+
     /// An administrator's command is the cause from now on.
     pub(crate) fn forget_peer(&mut self, peer: NodeId) {
-        self.0.retain(|(about, _), _| *about != Some(peer));
+        self.latest.retain(|(about, _), _| *about != Some(peer));
+        self.losses.forget(peer.index() as u8);
     }
 
     /// The same, of the disk of this volume or of all.
     pub(crate) fn forget_disks(&mut self, which: Option<VolumeNr>) {
-        self.0.retain(|about, _| !matches!(about, (None, Some(volume)) if which.is_none_or(|which| which == *volume)));
+        self.latest
+            .retain(|about, _| !matches!(about, (None, Some(volume)) if which.is_none_or(|which| which == *volume)));
     }
 
     fn of(&self, peer: Option<NodeId>, volume: Option<VolumeNr>) -> Option<Cause> {
-        self.0.get(&(peer, volume)).cloned()
+        self.latest.get(&(peer, volume)).cloned()
+    }
+}
+
+/// What has happened since listeners of events were told last, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Untold {
+    happened: Vec<Happened>,
+    changed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Happened {
+    State(Box<State>),
+    Event(Box<Event>),
+}
+
+impl Untold {
+    /// Is the status no longer what it was? Also if nothing has happened.
+    pub(crate) fn touch(&mut self, news: bool) {
+        self.changed |= news;
+    }
+
+    pub(crate) fn is_news(&self) -> bool {
+        self.changed
+    }
+
+    pub(crate) fn note(&mut self, happened: Happened) {
+        self.changed = true;
+        self.happened.push(happened);
+    }
+
+    /// All of it, and then how things are now. States that were passed through come with the counters of now.
+    pub(crate) fn up_to(self, now: ResourceStatus) -> Vec<Event> {
+        let told = |happened| match happened {
+            Happened::State(state) => Event::Status(with_states(&now, &state)),
+            Happened::Event(event) => *event,
+        };
+        let mut all: Vec<Event> = self.happened.into_iter().map(told).collect();
+        all.push(Event::Status(now));
+        all
     }
 }
 
@@ -81,19 +159,56 @@ pub(crate) fn resource(s: &Snapshot, around: &Surroundings<'_>) -> ResourceStatu
         name: s.name.clone(),
         node_id: Some(s.node.index() as u8),
         role: role(s.role),
-        suspended: Suspended {
-            user: s.suspended.user,
-            no_data: s.suspended.no_data,
-            fencing: s.suspended.fencing,
-            quorum: false,
-        },
+        suspended: suspended(s.suspended),
+        frozen_by: around.causes.froze(around.now).filter(|_| s.suspended.because_of(SuspendReason::User)),
         force_io_failures: false,
+        opening: around.opening,
         write_ordering: write_ordering(s, around.local),
         program: env!("CARGO_PKG_VERSION").to_owned(),
         cause: around.causes.of(None, None),
         devices: s.devices.iter().map(|d| device(&s.name, d, around)).collect(),
         connections: s.connections.iter().map(|c| connection(c, around)).collect(),
         memory: None,
+    }
+}
+
+/// The same status with the states that were passed through before it, without what came after them.
+pub(crate) fn with_states(status: &ResourceStatus, passed: &State) -> ResourceStatus {
+    let mut status = status.clone();
+    (status.role, status.suspended) = (role(passed.role), suspended(passed.suspended()));
+    status.devices.retain(|d| passed.volumes.contains(VolumeNr(d.volume)));
+    for d in &mut status.devices {
+        d.disk = disk(passed.disk(VolumeNr(d.volume)));
+    }
+    let peer = |c: &ConnectionStatus| c.peer_node_id.and_then(NodeId::new).filter(|peer| passed.peers.contains(*peer));
+    status.connections.retain(|c| peer(c).is_some());
+    for c in &mut status.connections {
+        let Some(there) = peer(c).and_then(|peer| passed.peers.get(peer)) else { continue };
+        c.peer_devices.retain(|p| there.volumes.contains(VolumeNr(p.volume)));
+        (c.connection, c.peer_role) = (connection_state(there.connection), role(there.role()));
+        let connected = there.connection == ConnectionState::Connected;
+        c.paths.iter_mut().take(1).for_each(|path| path.established = connected);
+        for p in &mut c.peer_devices {
+            let pair = there.volumes[VolumeNr(p.volume)];
+            p.replication = replication(there.connection, dialect84::conn_state(there.connection, pair.replication));
+            p.peer_disk = disk(pair.disk);
+            p.resync_suspended = ResyncSuspended {
+                user: pair.paused.by_user,
+                peer: pair.paused.by_peer,
+                dependency: pair.paused.by_dependency || pair.paused.by_other && pair.replication.is_working(),
+                max_parallel: false,
+            };
+        }
+    }
+    status
+}
+
+fn suspended(why: SuspendReasons) -> Suspended {
+    Suspended {
+        user: why.because_of(SuspendReason::User),
+        no_data: why.because_of(SuspendReason::NoData),
+        fencing: why.because_of(SuspendReason::Fencing),
+        quorum: why.because_of(SuspendReason::Quorum),
     }
 }
 
@@ -106,9 +221,9 @@ fn write_ordering(s: &Snapshot, local: &LocalResource) -> WriteOrdering {
 }
 
 /// The last decisions with their reasons, oldest first.
-pub(crate) fn why(s: &Snapshot) -> Vec<WhyEntry> {
+pub(crate) fn why(s: &Snapshot, now: Instant) -> Vec<WhyEntry> {
     let name = |peer| s.connections.iter().find(|c| Some(c.peer) == peer).map(|c| c.peer_name.as_str());
-    let entry = |(_, notice): &(Instant, Notice)| {
+    let entry = |(then, notice): &(Instant, Notice)| {
         let peer = name(notice.peer).map(|p| format!(":{p}")).unwrap_or_default();
         let volume = notice.volume.map(|v| format!("/{}", v.0)).unwrap_or_default();
         WhyEntry {
@@ -116,6 +231,7 @@ pub(crate) fn why(s: &Snapshot) -> Vec<WhyEntry> {
             state: state_word(s, notice),
             code: notice.reason.to_owned(),
             text: notice.text.clone(),
+            ago_ms: Some(now.since(*then).as_millis()),
         }
     };
     s.decisions.iter().map(entry).collect()
@@ -126,7 +242,7 @@ fn state_word(s: &Snapshot, notice: &Notice) -> String {
     let connection = s.connections.iter().find(|c| Some(c.peer) == notice.peer);
     match (connection, notice.volume) {
         (Some(c), Some(volume)) => match c.peer_devices.iter().find(|p| p.volume == volume) {
-            Some(p) => format!("replication:{}", replication(c, p)),
+            Some(p) => format!("replication:{}", replication(c.state, p.replication)),
             None => String::new(),
         },
         (Some(c), None) => format!("connection:{}", connection_state(c.state)),
@@ -157,7 +273,8 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
         disk: disk(d.disk),
         client: if path.is_none() { IntentionalClient::Yes } else { IntentionalClient::No },
         open: Some(around.nbd.is_open(d.volume) || around.fuse.is_some_and(|f| f.is_open(d.volume))),
-        quorum: true,
+        quorum: d.no_quorum.is_none(),
+        votes: d.no_quorum.clone(),
         fresh: d.generations[0].same(Generation::JUST_CREATED),
         backing_dev: path,
         statistics: Some(DeviceStatistics {
@@ -180,7 +297,15 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
 
 fn connection(c: &ConnectionSnapshot, around: &Surroundings<'_>) -> ConnectionStatus {
     let connected = c.state == ConnectionState::Connected;
-    let path = PathStatus { local: c.addresses.0.into(), peer: c.addresses.1.into(), established: connected };
+    let told = around.local.peers.iter().find(|p| p.peer_node_id == c.peer).map_or(&[][..], |p| &p.paths);
+    // The first one is used, with the interface of its addresses.
+    let path = |(at, path): (usize, &LocalPath)| match at {
+        0 => PathStatus { local: c.addresses.0.into(), peer: c.addresses.1.into(), established: connected },
+        _ => {
+            let (local, peer) = (path.local.socket_addr().into(), path.remote.socket_addr().into());
+            PathStatus { local, peer, established: false }
+        }
+    };
     ConnectionStatus {
         peer_node_id: Some(c.peer.index() as u8),
         name: c.peer_name.clone(),
@@ -191,20 +316,23 @@ fn connection(c: &ConnectionSnapshot, around: &Surroundings<'_>) -> ConnectionSt
         failed_authentications: c.refusals,
         cause: around.causes.of(Some(c.peer), None).filter(|_| !connected),
         attempt: around.links.attempt(c.peer).cloned(),
+        losses: around.causes.losses.of(c.peer.index() as u8, since_start(around.now)),
         stranger: around.links.stranger(c.peer, around.now).map(|from| from.to_string()),
         statistics: Some(ConnectionStatistics::default()),
-        paths: vec![path],
+        paths: told.iter().filter(|path| !path.proxied).enumerate().map(path).collect(),
         peer_devices: c.peer_devices.iter().map(|p| peer_device(c, p, around)).collect(),
     }
 }
 
 fn peer_device(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot, around: &Surroundings<'_>) -> PeerDeviceStatus {
     let backed_up = around.links.is_backed_up(c.peer);
+    let told = around.local.peers.iter().filter(|peer| peer.peer_node_id == c.peer).flat_map(|peer| &peer.peer_devices);
+    let client = told.clone().any(|told| told.volume == p.volume && !told.options.bitmap);
     PeerDeviceStatus {
         volume: p.volume.0,
-        replication: replication(c, p),
+        replication: replication(c.state, p.replication),
         peer_disk: disk(p.peer_disk),
-        peer_client: IntentionalClient::No,
+        peer_client: if client { IntentionalClient::Yes } else { IntentionalClient::No },
         resync_suspended: ResyncSuspended {
             user: p.paused.0,
             peer: p.paused.1,
@@ -255,6 +383,10 @@ fn sync(p: &PeerDeviceSnapshot, start: Instant, now: Instant, backed_up: bool) -
     }
 }
 
+fn since_start(now: Instant) -> std::time::Duration {
+    std::time::Duration::from_nanos(now.0)
+}
+
 fn sectors(bytes: ByteLen) -> u64 {
     bytes.to_sectors_floor().0
 }
@@ -286,9 +418,9 @@ fn connection_state(state: ConnectionState) -> control::ConnectionState {
     }
 }
 
-fn replication(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot) -> control::ReplicationState {
-    match p.replication {
-        _ if c.state != ConnectionState::Connected => control::ReplicationState::Off,
+fn replication(connection: ConnectionState, word: wire::ConnState) -> control::ReplicationState {
+    match word {
+        _ if connection != ConnectionState::Connected => control::ReplicationState::Off,
         wire::ConnState::Connected => control::ReplicationState::Established,
         other => other.name().parse().unwrap_or(control::ReplicationState::Off),
     }

@@ -38,7 +38,7 @@ pub(crate) enum Token {
     UseCheck,
     /// A signal asks us to stop.
     Signal,
-    /// The keeper has ended.
+    /// The keeper has ended, or put something aside.
     Keeper,
     /// Memory for buffers has come, or was given back.
     Memory,

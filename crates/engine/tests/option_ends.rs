@@ -35,6 +35,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("cram-hmac-alg", "the engine computes it; tests/test_two_nodes.py has it"),
     ("shared-secret", "as cram-hmac-alg"),
     ("data-integrity-alg", "the engine computes it; tests/test_two_nodes.py has it"),
+    ("usermode-helper", "the engine calls it; tests/test_handlers.py has it"),
     ("status-group", "who may look at the status; tests/test_mistakes.py has it"),
     ("protocol-version-max", "118 on: needs metadata of format v09; tests/test_dialect9.py has it"),
     ("_name", "a name"),
@@ -196,11 +197,17 @@ fn given(setting: &[(&'static str, &str)], option: &[(&'static str, &str)]) -> G
 }
 
 fn run(what: &str, given: &Given, failed: &mut Vec<String>) {
-    let outcome = std::panic::catch_unwind(|| try_out(given));
-    if let Err(panic) = outcome {
+    let outcome = std::panic::catch_unwind(|| try_out(given)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
-        failed.push(format!("{what}: {}", text.unwrap_or_default()));
+        text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned())).unwrap_or_default()
+    });
+    // Two nodes are too few for that: nobody is promoted.
+    let too_few = given.get("quorum").is_some_and(|nodes| nodes == "32");
+    match outcome {
+        Err(text) if too_few && text.contains("no quorum: 2 of 2 voters in reach, 32 needed") => {}
+        Ok(()) if too_few => failed.push(format!("{what}: a node is promoted")),
+        Err(text) => failed.push(format!("{what}: {text}")),
+        Ok(()) => {}
     }
 }
 

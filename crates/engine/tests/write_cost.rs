@@ -136,12 +136,12 @@ impl Node {
     fn start(dir: &Path, name: &str, text: &str, (depth, run, mix): (u64, u64, Mix)) -> Node {
         let run_dir = dir.join(name);
         let config = config::load_text(&Memory::default(), Path::new("test"), text, &LoadOptions::default()).unwrap();
+        let resource = config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap();
         let options = engine::Options {
-            resource: config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap(),
-            config_file: "test".into(),
+            standing: config::Standing::up(&resource),
+            resource,
+            helper: None,
             run_dir: run_dir.clone(),
-            bring_up: true,
-            show: String::new(),
             keeper: None,
         };
         let ((poke, socket), (report, reports)) = (UnixStream::pair().unwrap(), sync_channel(4));

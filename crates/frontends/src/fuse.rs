@@ -34,6 +34,7 @@ pub mod facts;
 mod host;
 pub mod ledger;
 mod mount;
+mod node;
 mod session;
 #[cfg(test)]
 mod session_tests;
@@ -44,6 +45,7 @@ use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use door::{Call, Caller, Door, Intent, Knock, Question, Ran};
 pub use mount::{is_mounted, mount, mount_with_devices, unmount};
+pub(crate) use node::open as open_device;
 pub use session::{Event, Session, file_name};
 pub use slot::commit;
 

@@ -1,10 +1,12 @@
 //! The keeper: a process that only holds descriptors, so that what they stand for outlives the process that serves it.
 //!
 //! It listens on a socket and takes, gives and closes descriptors as it is asked: the connection to the kernel's FUSE,
-//! loop devices on its files, the sockets on which NBD clients find a server. It reads no configuration and does no
+//! loop devices on its files, the sockets on which NBD clients find a server, memory with what the process was told.
+//! It reads no configuration and does no
 //! I/O on what it holds, with one exception: while no process is there it answers who only looks at the files and
 //! doors, from what the last process has said of them (`answering`). All who watch it are gone then; the next one
-//! takes the connection before it reads from it ([`Keeper::take`]).
+//! takes the connection before it reads from it ([`Keeper::take`]). It does so, too, beside a process that does not
+//! work while the kernel has something for it.
 //!
 //! Whoever serves a resource (one process at a time; a lock of that process sees to it) puts its descriptors here as
 //! soon as it has them. When it dies the next one fetches them and goes on: a descriptor that was passed is the same
@@ -15,12 +17,16 @@
 
 mod answering;
 mod serving;
+mod text;
 
 pub use serving::serve;
+pub use text::read_text;
 
 use crate::sys;
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,6 +95,10 @@ const KINDS: [Kind; 6] = [Kind::Connection, Kind::Root, Kind::Device, Kind::List
 pub const FACTS: Place = Place { kind: Kind::Note, number: 17 };
 /// What it has read and not answered, if the kernel does not hand it out again.
 pub const REQUESTS: Place = Place { kind: Kind::Note, number: 16 };
+/// The same of what the keeper has read beside a process that did not work.
+pub const LEFT: Place = Place { kind: Kind::Note, number: 18 };
+/// What the last process was told ([`Keeper::put_text`]).
+pub const TOLD: Place = Place { kind: Kind::Note, number: 19 };
 /// For orders that name no place.
 const NO_PLACE: Place = Place { kind: Kind::Connection, number: 0 };
 
@@ -127,7 +137,12 @@ impl Keeper {
         }
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => UnixListener::bind(&self.path),
+            _ => {
+                let listener = UnixListener::bind(&self.path)?;
+                // Who can connect to it gets what it has: the secrets, too.
+                std::fs::set_permissions(&self.path, Permissions::from_mode(0o600))?;
+                Ok(listener)
+            }
         }
     }
 
@@ -183,7 +198,7 @@ impl Keeper {
         self.order(Word::Take, NO_PLACE, None).map(|(socket, _)| socket.into())
     }
 
-    /// A descriptor that becomes readable when the keeper ends.
+    /// A descriptor that becomes readable when the keeper ends, or has put something aside ([`is_there_still`]).
     ///
     /// # Errors
     /// As [`Keeper::put`].
@@ -229,6 +244,13 @@ impl Keeper {
     }
 }
 
+/// To be asked when the descriptor of [`Keeper::watch`] is readable: false if the keeper has ended. Else it may have
+/// put something aside ([`Facts::aside`](crate::fuse::facts::Facts::aside)).
+#[must_use]
+pub fn is_there_still(watch: BorrowedFd<'_>) -> bool {
+    sys::is_woken(watch)
+}
+
 fn message(word: Word, place: Place) -> [u8; MESSAGE] {
     let [a, b, c, d] = place.number.to_le_bytes();
     let knows = if matches!(word, Word::Fetch | Word::Item) { KNOWS } else { 0 };
@@ -269,7 +291,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Seek, Write};
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::AsFd;
 
     fn started() -> (tempfile::TempDir, Keeper, std::thread::JoinHandle<io::Result<()>>) {
         let directory = tempfile::tempdir().unwrap();
@@ -324,7 +346,7 @@ mod tests {
         keeper.end().unwrap();
         thread.join().unwrap().unwrap();
         // Another test's child has a copy of the keeper's end until it runs its program.
-        assert!(sys::wait_for(watch.as_raw_fd(), Duration::from_secs(10)));
+        assert!(sys::wait_for(&watch, Duration::from_secs(10)));
         assert!(!is_open(&watch));
         assert!(keeper.fetch().is_err());
     }

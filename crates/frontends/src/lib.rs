@@ -24,7 +24,7 @@ pub mod loopdev;
 pub mod nbd;
 pub mod request;
 pub mod shared;
-mod sys;
+pub mod sys;
 pub mod users;
 
 pub use request::{BlockSizes, Completion, Errno, Export, Kind, Request};

@@ -12,21 +12,25 @@
 //! The device does direct I/O on the file: nothing is cached twice, and a flush of the device is an `fsync` of the
 //! file.
 
-#![allow(unsafe_code)] // ioctl and eventfd.
+#![allow(unsafe_code)] // ioctl; a thread owns by number what its own table of descriptors has.
 
 mod holder;
 pub mod leftover;
+mod node;
 
 pub use holder::{Kept, Second, keep, keep_again, keep_through, take_over};
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use rustix::event::EventfdFlags;
+
+use crate::sys;
 
 /// Between asking for a free device and taking it, somebody else may take it: so many times we ask again.
 const ATTEMPTS: u32 = 64;
@@ -104,8 +108,7 @@ fn attach_open(
         }
     }
     for _ in 0..ATTEMPTS {
-        // SAFETY: this request takes no argument.
-        let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
+        let number = request(&control, LOOP_CTL_GET_FREE, std::ptr::null())?;
         let device = LoopDevice { number: number as u32 };
         match configure(device, &config, options) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
@@ -123,14 +126,20 @@ fn attach_open(
 /// Whether the kernel refuses writes to the device. It keeps that beyond the device's end.
 fn set_read_only(node: &File, read_only: bool) -> io::Result<()> {
     let value = libc::c_int::from(read_only);
-    // SAFETY: the argument is an integer that lives through the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const value) }).map(drop)
+    request(node, BLKROSET, (&raw const value).cast()).map(drop)
+}
+
+/// One of the requests above, with what it reads: `BLKROSET` an integer, `LOOP_CONFIGURE` a `struct loop_config`, the
+/// others nothing.
+fn request(file: &File, request: libc::c_ulong, argument: *const libc::c_void) -> io::Result<libc::c_int> {
+    // SAFETY: the argument is what the request reads, and lives through the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request as _, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Result<File> {
     let node = device.open(!options.read_only)?;
-    // SAFETY: the argument is a `struct loop_config` that lives through the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const *config) })?;
+    request(&node, LOOP_CONFIGURE, (&raw const *config).cast())?;
     if !options.read_only {
         device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
         // It only makes a difference in speed.
@@ -188,10 +197,9 @@ impl LoopDevice {
     /// A descriptor by which another process knows the device ([`LoopDevice::of_descriptor`]); it does not use it.
     ///
     /// # Errors
-    /// If there is no node for it.
+    /// If there is no node for it, and none may be made.
     pub fn name_tag(&self) -> io::Result<OwnedFd> {
-        use std::os::unix::fs::OpenOptionsExt;
-        Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(self.path())?.into())
+        Ok(node::open(*self, false, libc::O_PATH)?.into())
     }
 
     /// Its major and minor number.
@@ -220,7 +228,7 @@ impl LoopDevice {
         self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"))
     }
 
-    /// `/dev/loopN`.
+    /// `/dev/loopN`, where the machine has its node.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/loop{}", self.number))
     }
@@ -245,8 +253,7 @@ impl LoopDevice {
         // Some kernels believe the size that they have cached: make them ask.
         std::fs::metadata(file)?;
         let node = self.open(false)?;
-        // SAFETY: this request takes no argument.
-        check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_SET_CAPACITY as _, 0) })?;
+        request(&node, LOOP_SET_CAPACITY, std::ptr::null())?;
         let size = self.size_as_reported();
         size.ok_or_else(|| io::Error::other("the kernel reports no size of the device"))
     }
@@ -265,8 +272,7 @@ impl LoopDevice {
     /// not an error if nothing is attached. See the module about threads.
     pub fn detach(&self) -> io::Result<()> {
         let node = self.open(false)?;
-        // SAFETY: this request takes no argument.
-        match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CLR_FD as _, 0) }) {
+        match request(&node, LOOP_CLR_FD, std::ptr::null()) {
             Err(error) if error.raw_os_error() != Some(libc::ENXIO) => Err(error),
             _ => Ok(()),
         }
@@ -303,12 +309,12 @@ impl LoopDevice {
     }
 
     fn open(&self, write: bool) -> io::Result<File> {
-        let path = self.path();
-        OpenOptions::new()
-            .read(true)
-            .write(write)
-            .open(&path)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
+        node::open(*self, write, 0)
+    }
+
+    /// Does the kernel have such a device?
+    fn exists(&self) -> bool {
+        Path::new(&format!("/sys/block/loop{}", self.number)).exists()
     }
 
     fn set_attribute(&self, name: &str, value: &str) -> io::Result<()> {
@@ -393,53 +399,46 @@ pub fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<Background<T>> {
     let event = eventfd()?;
-    let bell = event.as_raw_fd();
-    let open: Vec<RawFd> = open.iter().map(AsRawFd::as_raw_fd).chain([bell]).collect();
     let (sender, receiver) = channel();
-    let (ready, is_ready) = channel::<()>();
+    let open: Vec<BorrowedFd<'_>> = open.iter().copied().chain([event.as_fd()]).collect();
     // What it locks into memory is small: it does next to nothing.
     let thread = std::thread::Builder::new().name("urbd-loop".into()).stack_size(256 << 10);
-    thread.spawn(move || {
-        let own_table = own_descriptors();
-        // SAFETY: the number is open in this thread's own table, and nothing else owns it there. If it has none the
-        // file is never closed here.
-        let bell = Bell(ManuallyDrop::new(unsafe { File::from_raw_fd(bell) }), own_table.is_ok());
-        let alone = own_table.and_then(|()| close_all_but(&open));
-        drop(ready);
+    start(thread, &open, move |mut open| {
         // Dropped last, also by a panic: the owner is woken in any case.
-        let _bell = bell;
+        let _bell = open.pop().map(|event| Bell(event.into()));
+        let _open = open;
         let sender = sender;
         // Nobody may be listening any more.
-        let _ = sender.send(alone.and_then(|()| work()));
+        let _ = sender.send(work());
     })?;
-    // Until then the numbers are those of this table.
-    let _ = is_ready.recv();
     Ok(Background { event, receiver })
 }
 
-/// Gives this thread a descriptor table of its own.
-fn own_descriptors() -> io::Result<()> {
-    // SAFETY: the call takes a number.
-    check(unsafe { libc::unshare(libc::CLONE_FILES) }).map(drop)
-}
-
-/// Closes every descriptor of this thread's own table but the standard ones and `open`.
-fn close_all_but(open: &[RawFd]) -> io::Result<()> {
-    let mut open: Vec<libc::c_uint> = open.iter().map(|fd| *fd as libc::c_uint).collect();
-    open.sort_unstable();
-    let mut first = 3;
-    for kept in open.into_iter().filter(|kept| *kept >= 3).map(Some).chain([None]) {
-        let last = kept.map_or(libc::c_uint::MAX, |kept| kept - 1);
-        if first <= last {
-            // SAFETY: the thread has a table of its own, and owns nothing in it but `open`.
-            let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-            if closed != 0 {
-                return Err(io::Error::last_os_error());
-            }
+/// Runs `work` on a thread with a descriptor table of its own, in which only `open` and the standard ones are open, and
+/// gives it the former.
+fn start(
+    thread: std::thread::Builder,
+    open: &[BorrowedFd<'_>],
+    work: impl FnOnce(Vec<OwnedFd>) + Send + 'static,
+) -> io::Result<()> {
+    let numbers: Vec<RawFd> = open.iter().map(AsRawFd::as_raw_fd).collect();
+    let (ready, is_ready) = channel();
+    thread.spawn(move || {
+        let own_table = sys::own_descriptors().and_then(|()| sys::close_all_but(&numbers));
+        let failed = own_table.as_ref().err().and_then(io::Error::raw_os_error);
+        // SAFETY: the numbers are open in this thread's own table, and nothing else owns them there.
+        let owned = own_table.map(|()| numbers.into_iter().map(|n| unsafe { OwnedFd::from_raw_fd(n) }).collect());
+        // From here on the numbers are those of this thread's own table.
+        let _ = ready.send(failed);
+        if let Ok(owned) = owned {
+            work(owned);
         }
-        first = kept.map_or(first, |kept| first.max(kept + 1));
+    })?;
+    match is_ready.recv() {
+        Ok(None) => Ok(()),
+        Ok(Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        Err(_) => Err(io::Error::other("the helper thread of a loop device did not start")),
     }
-    Ok(())
 }
 
 /// Work on a helper thread. Its descriptor becomes readable (once, 8 bytes) when the work has ended.
@@ -472,29 +471,18 @@ impl<T> AsFd for Background<T> {
     }
 }
 
-/// Rings when it is dropped, and closes the file then if that is this thread's own.
-struct Bell(ManuallyDrop<File>, bool);
+/// Rings when it is dropped.
+struct Bell(File);
 
 impl Drop for Bell {
     fn drop(&mut self) {
         // An eventfd that has room for one more cannot fail.
         let _ = self.0.write_all(&1u64.to_ne_bytes());
-        if self.1 {
-            // SAFETY: it is not used any more.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
-        }
     }
 }
 
 fn eventfd() -> io::Result<File> {
-    // SAFETY: no pointers are involved.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: the descriptor was just created and belongs to nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    Ok(File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?))
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Memory that several processes have, one after the other.
 #![allow(unsafe_code)] // It is made and mapped with system calls, and used by address.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 /// Memory with a descriptor: who is given that can map it, too, when this process is gone. Present, locked if this
 /// process may lock it, and there for the rest of the process's life, as the kernel may be writing into it.
@@ -23,17 +26,11 @@ impl Shared {
     /// # Errors
     /// If there is not so much.
     pub fn create(len: usize) -> io::Result<Shared> {
-        // SAFETY: a C string; the kernel makes a descriptor for us.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"urbd".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-            check(fd)?;
-            File::from_raw_fd(fd)
-        };
+        let file = File::from(memfd_create("urbd", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(len as u64)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
         // A file that becomes shorter would take pages away from under us.
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: no memory involved.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Shared::map(file.into(), len)
     }
 
@@ -42,23 +39,20 @@ impl Shared {
     /// # Errors
     /// If it is of another length, or may become shorter.
     pub fn map(fd: OwnedFd, len: usize) -> io::Result<Shared> {
-        // SAFETY: no memory involved.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let shrinks = fcntl_get_seals(&fd).map_or(true, |seals| !seals.contains(SealFlags::SHRINK));
         let file = File::from(fd);
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != len as u64 {
+        if shrinks || file.metadata()?.len() != len as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the memory of a process of this version"));
         }
-        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, OwnedFd::from(file));
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the new mapping. Both are hints: without them pages come when they are touched.
-        unsafe {
-            libc::madvise(base, len, libc::MADV_POPULATE_WRITE);
-            libc::mlock(base, len);
-        }
+        let (access, fd) = (ProtFlags::READ | ProtFlags::WRITE, OwnedFd::from(file));
+        // SAFETY: a new mapping at a place of the kernel's choice. The rest are hints: without them pages come when
+        // they are touched.
+        let base = unsafe {
+            let base = mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &fd, 0)?;
+            let _ = mm::madvise(base, len, Advice::LinuxPopulateWrite);
+            let _ = mm::mlock(base, len);
+            base
+        };
         Ok(Shared { fd, base: base.cast(), len })
     }
 
@@ -105,7 +99,7 @@ impl Shared {
     /// Gives the address space back. The memory is there for others as long as they have it.
     pub fn unmap(self) {
         // SAFETY: the whole mapping, to which nothing of ours refers any more, as it is moved here.
-        unsafe { libc::munmap(self.base.cast(), self.len) };
+        let _ = unsafe { mm::munmap(self.base.cast(), self.len) };
     }
 
     /// Two parts of it, to write. Panics if they overlap, or are not all inside.
@@ -119,7 +113,3 @@ impl Shared {
 
 // SAFETY: the mapping belongs to the value, whatever thread has it.
 unsafe impl Send for Shared {}
-
-fn check(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}

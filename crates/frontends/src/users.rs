@@ -71,6 +71,9 @@ pub fn of(device: (u32, u32), name: &str, door: &Path) -> Vec<User> {
             }
         }
     }
+    if found.is_empty() {
+        found.extend(threads_with_files_of_their_own(device, door));
+    }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|used| is_one_of(used, &paths)) {
         found.insert(User::Swap);
@@ -103,18 +106,41 @@ fn is_one_of(text: &str, paths: &[PathBuf]) -> bool {
 }
 
 fn has_open(pid: u32, device: (u32, u32), door: &Path) -> bool {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    task_has_open(Path::new(&format!("/proc/{pid}")), device, door)
+}
+
+/// A thread need not share the open files of its process. Our own threads are no users.
+fn threads_with_files_of_their_own(device: (u32, u32), door: &Path) -> Vec<User> {
+    let numbers = |dir: String| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let mut found = Vec::new();
+    for pid in numbers("/proc".into()).filter(|pid| *pid != std::process::id()) {
+        for thread in numbers(format!("/proc/{pid}/task")).filter(|thread| *thread != pid) {
+            let task = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
+            if task_has_open(&task, device, door) {
+                let program = fs::read_to_string(task.join("comm")).unwrap_or_default();
+                found.push(User::Process { pid, program: program.trim_end().to_owned() });
+            }
+        }
+    }
+    found
+}
+
+fn task_has_open(task: &Path, device: (u32, u32), door: &Path) -> bool {
+    let files = fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
     files.map(|entry| entry.path()).any(|link| {
         // First by its text: to follow the link is to ask about what may be anywhere.
         let likely = fs::read_link(&link).is_ok_and(|to| to.starts_with("/dev") || to.file_name() == door.file_name());
-        likely && device_of(&link) == Some(device) && !is_for_its_path_alone(pid, &link)
+        likely && device_of(&link) == Some(device) && !is_for_its_path_alone(task, &link)
     })
 }
 
 /// Was it opened with `O_PATH`, as the keeper's name tag of the device? That is no use of it.
-fn is_for_its_path_alone(pid: u32, link: &Path) -> bool {
+fn is_for_its_path_alone(task: &Path, link: &Path) -> bool {
     let number = link.file_name().unwrap_or_default();
-    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(number)).unwrap_or_default();
+    let info = fs::read_to_string(task.join("fdinfo").join(number)).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok()).is_some_and(|flags| flags & libc::O_PATH != 0)
 }
@@ -154,6 +180,22 @@ mod tests {
         assert!(found.iter().any(me), "{found:?}");
         drop(open);
         assert!(!own().iter().any(me));
+        // A thread of another process, which has left the files of the process's others.
+        let program = "import ctypes, os, sys, threading, time\n\
+                       def own():\n ctypes.CDLL(None).unshare(0x400)\n os.open(sys.argv[1], os.O_RDONLY)\n \
+                       print(flush=True)\n time.sleep(60)\n\
+                       threading.Thread(target=own).start()";
+        let mut other = std::process::Command::new("python3")
+            .args(["-c", program, node.path().to_str().unwrap()])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let found = own();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        let is = |user: &User| matches!(user, User::Process { pid, .. } if *pid == other.id());
+        assert!(found.iter().any(is), "{found:?}");
         assert_eq!(device_of(Path::new("/proc/self/exe")), None);
     }
 

@@ -1,7 +1,7 @@
 //! In steady state, no request allocates: not while it is parsed, not while it is answered, nor does a keeper that
 //! answers for a process that is gone.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use urbd_frontends::fuse::absent::{Absent, Means};
 use urbd_frontends::fuse::facts::Facts;
@@ -126,18 +126,24 @@ fn a_keeper_that_answers_does_not_allocate() {
         message(43, 23, ROOT + 1, &[], 32),
         message(20, 24, ROOT + 8, &[], 16),
     ];
-    for ledger in [None, Some(Ledger::new().unwrap())] {
+    let ledger = || Ledger::new().unwrap();
+    for (ledger, beside) in [(None, None), (None, Some(0)), (Some(ledger()), None), (Some(ledger()), Some(0))] {
         let mut ledger = ledger;
+        let before = facts.aside();
         let mut absent = Absent::default();
         let mut began = allocations(|| {
-            let mut means = Means { connection: connection.as_raw_fd(), facts: &facts, ledger: ledger.as_mut() };
-            absent.begin(&mut means).unwrap();
+            let mut means = Means { connection: connection.as_fd(), facts: &facts, ledger: ledger.as_mut(), beside };
+            match beside {
+                Some(_) => absent.begin_beside(&mut means).unwrap(),
+                None => absent.begin(&mut means, None).unwrap(),
+            }
         });
         let mut answers = Vec::new();
         for bytes in held.iter().chain(&answered) {
             kernel.send(bytes).unwrap();
             began += allocations(|| {
-                let mut means = Means { connection: connection.as_raw_fd(), facts: &facts, ledger: ledger.as_mut() };
+                let mut means =
+                    Means { connection: connection.as_fd(), facts: &facts, ledger: ledger.as_mut(), beside };
                 assert!(absent.pump(&mut means));
                 absent.look(&mut means);
             });
@@ -152,6 +158,8 @@ fn a_keeper_that_answers_does_not_allocate() {
         assert_eq!(uniques, [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]);
         let names = &answers.iter().find(|(unique, _)| *unique == 8).unwrap().1;
         assert_eq!(names.len(), 16 + 3 * 32, "itself, its parent, and the one door that there is");
+        // And the last close.
+        assert_eq!(facts.aside() - before, if beside.is_some() { held.len() as u64 + 2 } else { 0 });
         if let Some(ledger) = &mut ledger {
             let mut unanswered = Vec::new();
             ledger.unanswered(&mut unanswered).unwrap();

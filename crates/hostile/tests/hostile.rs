@@ -98,7 +98,6 @@ fn the_runs_go_everywhere() {
         "barrier-ack-mismatch",
         "write-out-of-place",
         "read-out-of-place",
-        "unknown-volume",
         "out-of-phase",
         "wrong-stream",
         "peer-disconnected",

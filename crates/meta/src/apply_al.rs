@@ -69,13 +69,18 @@ pub fn decide(found: &Found, ring: &[u8]) -> Result<ApplyAl, ReplayError> {
 }
 
 impl ApplyAl {
-    /// Bitmap pages to change, ascending.
-    #[must_use]
-    pub fn pages(&self) -> BTreeSet<u64> {
-        if self.all {
-            return (0..self.area.pages()).collect();
-        }
-        self.hot.iter().flat_map(|&e| self.area.pages_of_extent(e)).collect()
+    /// Bitmap pages to change, ascending. They may be all that there are: 8 million of 30 TiB with 31 slots.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        let all = 0..if self.all { self.area.pages() } else { 0 };
+        let mut next = 0;
+        // Neighbouring extents share a page.
+        let new = move |pages: std::ops::Range<u64>| {
+            let pages = pages.start.max(next)..pages.end;
+            next = next.max(pages.end);
+            pages
+        };
+        let hot = self.hot.iter().filter(|_| !self.all);
+        all.chain(hot.map(|&extent| self.area.pages_of_extent(extent)).flat_map(new))
     }
 
     /// Marks what belongs on `page`; returns how many bits became set.

@@ -5,6 +5,6 @@ mod parse;
 mod restore;
 mod write;
 
-pub use parse::{Dump, ParseError, Run, parse};
+pub use parse::{Dump, ParseError, Run, is_one, parse, parse_to_look};
 pub use restore::{RestoreError, Restored, restore};
 pub use write::{Dialect, Header, Moved, write};

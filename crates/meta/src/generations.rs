@@ -195,6 +195,13 @@ impl Superblock {
         (0..self.geometry.slots() as u8).find(|s| self.peers.iter().all(|p| p.slot != Some(*s)))
     }
 
+    /// The lowest slot that belongs to no node.
+    #[must_use]
+    pub fn vacant_slot(&self) -> Option<u8> {
+        let used: Vec<u8> = self.peers.iter().filter_map(|p| p.slot).collect();
+        (0..self.geometry.slots() as u8).find(|slot| !used.contains(slot))
+    }
+
     /// Forgets a peer: its record becomes that of an unused node. Its slot's bits are the caller's to replace: by those
     /// of an unassigned slot, or all ones.
     pub fn forget_peer(&mut self, node: NodeId) {

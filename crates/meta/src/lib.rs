@@ -28,6 +28,7 @@ pub mod lkbd;
 pub mod plan;
 pub mod resize;
 pub mod superblock;
+pub mod tally;
 
 pub use activity_log::{ActivityLog, ExtentRange};
 pub use bitmap::{BitmapArea, DirtyPages};

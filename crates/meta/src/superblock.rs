@@ -50,6 +50,16 @@ pub struct PeerRecord {
     pub slot: Option<u8>,
 }
 
+impl PeerRecord {
+    /// Is there such a node, as far as these metadata know: has it a bitmap, a disk that was seen, or is it noted to
+    /// exist?
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        let exists = PeerFlags::NODE_EXISTS | PeerFlags::DEVICE_SEEN;
+        self.slot.is_some() || self.flags.0 & exists.0 != 0
+    }
+}
+
 /// Positions as they are stored, in sectors from the superblock. Only a [`Layout`] makes them true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
@@ -262,7 +272,7 @@ impl fmt::Display for SuperblockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SuperblockError::NoMagic(m) => {
-                write!(f, "no metadata here (magic number {m:#010x}); create it with create-md")
+                write!(f, "no metadata here (magic number {m:#010x})")
             }
             SuperblockError::TooOld(m) => {
                 write!(f, "metadata of DRBD 0.6 or 0.7 (magic number {m:#010x}); convert it with drbdmeta of DRBD 8.4")

@@ -402,6 +402,15 @@ impl Cluster {
             let volume = &mut self.nodes[n].volumes[v];
             volume.arrived.closed = false;
             volume.reach.note_words(words.iter().copied(), self.moment);
+            for peer in 0..volume.towards.len() {
+                if !words.iter().any(|(there, _)| *there == peer) {
+                    volume.towards[peer] = None;
+                }
+            }
+            if words.is_empty() && core.state_word(volume_nr(v)).is_none() {
+                // It was removed, and nobody had it open.
+                (volume.size, volume.writable, volume.open) = (0, false, false);
+            }
             let old = std::mem::replace(&mut volume.word, words.first().map(|(_, word)| *word));
             let before: Vec<_> = words.iter().map(|(p, word)| volume.towards[*p].replace(*word)).collect();
             if words.iter().zip(&before).all(|((_, word), old)| *old == Some(*word)) {
@@ -613,7 +622,9 @@ impl Cluster {
         // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
         let asynchronous = self.setup.is_asynchronous();
-        let parted = asynchronous || two_primaries || volume.gave_in;
+        let counts_nodes = self.setup.counts_nodes_alone();
+        let parted = asynchronous || two_primaries || volume.gave_in || counts_nodes;
+        let parted = parted && !self.setup.keeps_all_by_quorum();
         let given_up = &mut self.given_up[v];
         let lacking = (0..given_up.len()).filter(|by| volume.view.includes[*by] > source.includes[*by]);
         let lacking: Vec<usize> = lacking.collect();

@@ -63,6 +63,12 @@ impl Cluster {
         }
     }
 
+    /// The nodes that are to have disks.
+    pub(crate) fn with_disks(&self) -> impl Iterator<Item = usize> + use<> {
+        let clients = self.setup.drawn.clients.clone();
+        (0..clients.len()).filter(move |n| !clients[*n])
+    }
+
     /// All pairs of nodes, the lower one first.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = [usize; 2]> + use<> {
         let nodes = self.nodes.len();
@@ -71,9 +77,14 @@ impl Cluster {
 
     /// Is the volume mirrored everywhere, and idle?
     pub(crate) fn is_settled(&self, v: usize) -> bool {
+        let good = |n: usize, disk: DiskState| match self.setup.has_disk(n) {
+            true => disk == DiskState::UpToDate,
+            false => disk == DiskState::Diskless,
+        };
         let fine =
-            |w: StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
-        let mirrored = |n: usize| self.peers(n).all(|peer| self.nodes[n].volumes[v].towards[peer].is_some_and(fine));
+            |n: usize, peer: usize, w: StateWord| w.conn == C::Connected && good(n, w.disk) && good(peer, w.pdsk);
+        let towards = |n: usize, peer: usize| self.nodes[n].volumes[v].towards[peer];
+        let mirrored = |n: usize| self.peers(n).all(|peer| towards(n, peer).is_some_and(|w| fine(n, peer, w)));
         self.nodes.iter().enumerate().all(|(n, node)| {
             let idle = !node.requests.values().any(|r| is_write(r.kind)) && node.inbox.is_empty();
             // Also a flush counts: what has arrived may wait for it.
@@ -103,7 +114,14 @@ impl Cluster {
             return Ok(());
         }
         let pairs = [(&a, &b), (&b, &a)];
-        let seen = pairs.iter().all(|(me, other)| me.peer == other.role && disk(me.pdsk) == disk(other.disk));
+        // Who has no disk does not trust a copy of another generation than its users have seen, or than a better one.
+        let distrusts = |me: &StateWord, other: &StateWord| {
+            let doubts = me.pdsk == DiskState::Consistent && other.disk == DiskState::UpToDate;
+            doubts && me.disk < DiskState::Inconsistent
+        };
+        let seen = pairs
+            .iter()
+            .all(|(me, other)| me.peer == other.role && (disk(me.pdsk) == disk(other.disk) || distrusts(me, other)));
         if two || !seen || !mirrored(a.conn, b.conn) {
             return Err(format!(
                 "nodes {m} and {n} are connected and quiet, but they do not see each other as they are: {a:?} and {b:?}"
@@ -179,12 +197,12 @@ impl Cluster {
     }
 
     fn compare_copies(&mut self, v: usize) -> Result<(), String> {
-        let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("several nodes");
+        let size = self.with_disks().map(|n| self.nodes[n].volumes[v].size).min().expect("several nodes");
         let whole = sectors(0, size);
         for n in 0..self.nodes.len() {
             let core = self.nodes[n].core.as_ref().expect("settled");
             let differ = |peer| core.known_different(volume_nr(v), node_id(peer), whole) > 0;
-            if self.peers(n).any(differ) {
+            if self.peers(n).filter(|peer| self.setup.has_disk(*peer)).any(differ) {
                 return Ok(());
             }
         }
@@ -196,8 +214,8 @@ impl Cluster {
         let now = self.tick();
         let view = |n: usize| &self.nodes[n].volumes[v].view;
         let fullest = |n: &usize| self.peers(*n).all(|peer| view(*n).includes_all_of(view(peer)));
-        let last = self.nodes.len() - 1;
-        let fuller = (0..last).find(fullest).unwrap_or(last);
+        let last = self.with_disks().last().expect("several nodes");
+        let fuller = self.with_disks().find(fullest).unwrap_or(last);
         let inside = |part: &SectorRange| SectorRange { start: part.start, end: part.end.min(whole.end) };
         let mut parts: Vec<SectorRange> = match &changed {
             Changed::All => vec![whole],
@@ -214,12 +232,16 @@ impl Cluster {
         }
         let view = &self.nodes[fuller].volumes[v].view;
         let (includes, len) = (view.includes.clone(), view.len());
-        for node in &mut self.nodes {
+        let clients = self.with_disks().count() < self.nodes.len();
+        let copy = clients.then(|| self.nodes[fuller].volumes[v].data.data().clone());
+        for (node, client) in self.nodes.iter_mut().zip(&self.setup.drawn.clients) {
             let Volume { view, data, compared, .. } = &mut node.volumes[v];
+            // Who has no disk reads the others' copies.
+            let data = copy.as_ref().filter(|_| *client).unwrap_or(data.data());
             view.includes.clone_from(&includes);
             match &changed {
-                Changed::All => view.rebase_with(len, data.data()),
-                Changed::Parts(parts) => parts.iter().for_each(|part| view.rebase_part(*part, data.data())),
+                Changed::All => view.rebase_with(len, data),
+                Changed::Parts(parts) => parts.iter().for_each(|part| view.rebase_part(*part, data)),
             }
             view.take_changed();
             *compared = size;
@@ -275,7 +297,9 @@ impl Cluster {
 
     /// Are all copies the same here?
     fn compare_part(&self, v: usize, part: SectorRange) -> Result<(), String> {
-        (1..self.nodes.len()).try_for_each(|n| self.compare_two([0, n], v, part))
+        let mut copies = self.with_disks();
+        let first = copies.next().expect("several nodes");
+        copies.try_for_each(|n| self.compare_two([first, n], v, part))
     }
 
     /// Are these two?

@@ -19,7 +19,7 @@ use units::{ByteLen, Duration, Instant, Rng, SectorRange, VolumeNr};
 use urbd_core::decide::Handler;
 use urbd_core::{
     BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
-    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+    OpenedDisk, Openers, Part, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
 use wire::{AfterSplitBrain, Packet, Role, Socket, StateWord};
 
@@ -559,14 +559,19 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         ..setup.drawn.nodes[n].disk(DiskConfig::default())
     };
     let volumes = setup.volumes.iter().enumerate().filter(|(i, _)| setup.has(n, *i));
-    let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(i, v)) }).collect();
+    let with_disk = |i, v| setup.has_disk(n).then(|| disk(i, v));
+    let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: with_disk(i, v) }).collect();
     ResourceConfig {
         name: "r0".to_owned(),
         node: node_id(n),
         on_no_data: setup.on_no_data,
+        quorum: *setup.extras.quorum(),
         handlers: Handler::WAITED_FOR.into_iter().filter(|handler| is_configured(setup, *handler)).collect(),
         volumes,
-        connections: others(n, setup.nodes()).map(|peer| connection(setup, n, peer)).collect(),
+        connections: others(n, setup.nodes())
+            .filter(|peer| setup.knows(n, *peer))
+            .map(|peer| connection(setup, n, peer))
+            .collect(),
     }
 }
 
@@ -597,6 +602,9 @@ fn connection(setup: &Setup, n: usize, peer: usize) -> ConnectionConfig {
         };
     }
     c.two_primaries = setup.extras.two_primaries;
+    if !setup.has_disk(peer) {
+        c.part = Part::Tiebreaker;
+    }
     setup.drawn.connection(n, &mut c);
     c
 }

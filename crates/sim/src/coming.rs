@@ -35,8 +35,17 @@ const START: Duration = Duration::from_millis(300);
 pub struct Coming {
     /// Applications wait for the next process.
     pub keeps: bool,
-    /// Nodes in whose configuration a volume is not.
-    pub absent: BTreeSet<(usize, usize)>,
+    /// Nodes in whose configuration something is not.
+    pub absent: BTreeSet<(usize, Absent)>,
+}
+
+/// What is not in the configuration of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Absent {
+    /// A volume.
+    Volume(usize),
+    /// A peer.
+    Peer(usize),
 }
 
 /// A process that leaves.
@@ -132,7 +141,7 @@ impl Adding<'_> {
     fn volume(&mut self, volume: usize) {
         if self.rng.chance(1, 2) {
             let (mut at, all) = (self.when(), self.all_nodes());
-            self.setup.drawn.coming.absent.extend(all.iter().map(|n| (*n, volume)));
+            self.setup.drawn.coming.absent.extend(all.iter().map(|n| (*n, Absent::Volume(volume))));
             for n in all {
                 self.adjust(at, n, volume, true);
                 at = self.later(at, Duration::from_secs(10));
@@ -222,7 +231,12 @@ impl Adding<'_> {
 impl Setup {
     /// Is a volume in the configuration of a node?
     pub(crate) fn has(&self, n: usize, volume: usize) -> bool {
-        !self.drawn.coming.absent.contains(&(n, volume))
+        !self.drawn.coming.absent.contains(&(n, Absent::Volume(volume)))
+    }
+
+    /// Is a peer in the configuration of a node?
+    pub(crate) fn knows(&self, n: usize, peer: usize) -> bool {
+        !self.drawn.coming.absent.contains(&(n, Absent::Peer(peer)))
     }
 }
 
@@ -237,7 +251,8 @@ impl Cluster {
     /// A volume comes into the configuration of a node, or goes out of it, and `adjust` is called if it runs.
     pub(crate) fn configure_volume(&mut self, node: usize, volume: usize, there: bool) {
         let absent = &mut self.setup.drawn.coming.absent;
-        let _ = if there { absent.remove(&(node, volume)) } else { absent.insert((node, volume)) };
+        let what = (node, Absent::Volume(volume));
+        let _ = if there { absent.remove(&what) } else { absent.insert(what) };
         self.adjust_volumes(node);
     }
 

@@ -5,7 +5,7 @@ use crate::disk::DiskFaults;
 use crate::plan::{Planned, Setup, Step, all_comes_back, all_faults_end, node_id, pick, plain_connect, volume_nr};
 use crate::ranges::sectors;
 use units::{Duration, Instant, Rng};
-use urbd_core::{Command, RequestKind};
+use urbd_core::{Command, RequestKind, Threshold};
 
 /// A plan as far as it is drawn. `M` says how likely each kind of step is.
 pub(crate) struct Drawing<M> {
@@ -72,7 +72,9 @@ impl<M> Drawing<M> {
 
     /// One node's data is declared good, and it serves its applications. It takes so long for the others to hear of it.
     pub(crate) fn declare_good(&mut self, first: usize, wait: Duration) {
-        if self.setup.same_content && self.rng.chance(1, 2) {
+        // By force one copy would be good, and more may be asked for.
+        let several = self.setup.extras.quorum().up_to_date() != Threshold::Off;
+        if self.setup.same_content && (several || self.rng.chance(1, 2)) {
             for v in 0..self.setup.volumes.len() {
                 self.push(Step::Command(first, Command::NewCurrentUuid { volume: volume_nr(v), clear_bitmap: true }));
             }

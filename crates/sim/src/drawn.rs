@@ -44,6 +44,8 @@ pub struct Drawn {
     pub coming: Coming,
     /// By node: by which rules it decides.
     pub decides: Vec<Decides>,
+    /// By node: is it not to have a disk?
+    pub clients: Vec<bool>,
 }
 
 /// What may be unlike on the nodes.
@@ -120,6 +122,7 @@ impl Drawn {
             widest: Widest::default(),
             coming: Coming::default(),
             decides: vec![Decides::default(); nodes],
+            clients: vec![false; nodes],
         }
     }
 

@@ -4,8 +4,9 @@
 use crate::apps::is_durable;
 use crate::cluster::{Cluster, Request, Work};
 use crate::oracle::Moment;
+use urbd_core::decide::quorum::Standing;
 use urbd_core::decide::view::View;
-use urbd_core::{IoError, RequestKind};
+use urbd_core::{IoError, OnNoQuorum, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// Discards and writes of zeroes can be sent from this protocol on.
@@ -19,6 +20,8 @@ pub(crate) struct Reach {
     own: bool,
     connected: Vec<bool>,
     peers: Vec<bool>,
+    /// And what it may do by its votes.
+    standing: Standing,
     /// No copy was good.
     none: Moment,
     /// This node's copy was not good.
@@ -33,6 +36,8 @@ pub(crate) struct Reach {
     undiscarded: Moment,
     /// The node was no Primary.
     secondary: Moment,
+    /// It had no quorum.
+    quorumless: Moment,
 }
 
 impl Reach {
@@ -61,6 +66,7 @@ impl Reach {
         if new.role != old.role {
             self.primary = new.role == Role::Primary;
         }
+        self.standing = new.standing;
         if new.disk != old.disk {
             self.own = new.disk == DiskState::UpToDate;
         }
@@ -87,6 +93,7 @@ impl Reach {
         note(&mut self.no_own, !self.own);
         note(&mut self.no_peers, !peers);
         note(&mut self.secondary, !self.primary);
+        note(&mut self.quorumless, !self.standing.is_quorate());
     }
 }
 
@@ -131,6 +138,7 @@ impl Cluster {
         let reasons = [
             own.none,
             own.secondary,
+            if self.setup.extras.quorum().without() == OnNoQuorum::IoError { own.quorumless } else { 0 },
             // A disk that fails an operation may stay in service (`on-io-error pass_on`), and a refusal may overtake
             // the peer's word that it has given up its disk.
             own.erred.min(own.no_peers),

@@ -7,7 +7,7 @@ use crate::plan::{Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
 use crate::unlike::UNLIKE;
 use units::{Duration, Instant, Rng, Sector, SectorRange};
-use urbd_core::{Command, Fencing, Protocol};
+use urbd_core::{Command, Fencing, Protocol, QuorumConfig, Threshold};
 
 /// The first seed of each range; each goes on to the next one.
 const CLOCKS: u64 = 100_000;
@@ -34,9 +34,20 @@ pub struct Extras {
     pub slow_resyncs: bool,
     /// Both nodes may be Primary.
     pub two_primaries: bool,
+    quorum: QuorumConfig,
 }
 
 impl Extras {
+    /// `quorum` and what belongs to it.
+    pub(crate) fn quorum(&self) -> &QuorumConfig {
+        &self.quorum
+    }
+
+    /// From now on these.
+    pub(crate) fn ask_for(&mut self, quorum: QuorumConfig) {
+        self.quorum = quorum;
+    }
+
     /// The switches of a seed.
     #[must_use]
     pub(crate) fn of(seed: u64) -> Extras {
@@ -207,4 +218,23 @@ pub(crate) fn outside(range: SectorRange, parts: &[SectorRange]) -> bool {
         at = at.max(part.end);
     }
     at < range.end
+}
+
+impl Setup {
+    /// May no acknowledged write ever be given up? A majority has each, on good copies, and whoever goes on has one of
+    /// them (`docs/contract.md`, "Quorum").
+    pub(crate) fn keeps_all_by_quorum(&self) -> bool {
+        self.is_most(self.extras.quorum().nodes()) && self.is_most(self.extras.quorum().up_to_date())
+    }
+
+    /// Does quorum ask for nodes, and not for good copies? Then one whose copy is being written, or that has lost it,
+    /// counts as well as another: whoever goes on with its help may lack what was acknowledged.
+    pub(crate) fn counts_nodes_alone(&self) -> bool {
+        self.extras.quorum().is_on() && !self.is_most(self.extras.quorum().up_to_date())
+    }
+
+    fn is_most(&self, threshold: Threshold) -> bool {
+        let all = u32::try_from(self.nodes()).unwrap_or(u32::MAX);
+        threshold.of(all) > all / 2
+    }
 }

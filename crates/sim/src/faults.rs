@@ -126,7 +126,8 @@ impl Cluster {
         let mut core = Resource::new(configuration(&self.setup, n), seed);
         core.start_counters(self.setup.drawn.nodes[n].counters);
         self.nodes[n].core = Some(core);
-        for v in 0..self.nodes[n].volumes.len() {
+        let disks = if self.setup.has_disk(n) { self.nodes[n].volumes.len() } else { 0 };
+        for v in 0..disks {
             self.command(n, Command::Attach { volume: volume_nr(v) });
         }
         for peer in self.peers(n) {

@@ -4,6 +4,7 @@
 
 use crate::cluster::Cluster;
 use urbd_core::Command;
+use urbd_core::decide::Reason;
 use wire::Role;
 
 /// The nodes have parted, or one refuses the other's data, and say so: a person chooses whose are lost.
@@ -65,7 +66,8 @@ pub(crate) enum Help {
     DemoteOne,
     /// The nodes connect anew.
     Renew,
-    /// A Primary without a disk, which 9's dialect does not let in, is demoted: then its disk is taken into use again.
+    /// A Primary without a disk whose users have seen what no other node has is demoted: then its disk is taken into
+    /// use again.
     DemoteDiskless,
     /// One of two Primaries that are not to be, and do not connect, is demoted.
     PartPrimaries,
@@ -73,9 +75,19 @@ pub(crate) enum Help {
     Leave,
 }
 
+/// Do nodes go on trying after a refusal for this reason?
+pub(crate) fn may_pass(name: &str) -> bool {
+    Reason::ALL.iter().any(|reason| reason.may_pass() && reason.name() == name)
+}
+
 impl Reasons {
     pub(crate) fn new(nodes: usize) -> Reasons {
         Reasons { refused: vec![vec![None; nodes]; nodes], by_hand: false }
+    }
+
+    /// Has one of the two refused the other for what a node has at present?
+    pub(crate) fn tries_in_vain(&self, a: usize, b: usize) -> bool {
+        [(a, b), (b, a)].iter().any(|(n, peer)| self.refused[*n][*peer].is_some_and(may_pass))
     }
 }
 
@@ -142,7 +154,7 @@ impl Cluster {
             Help::DeclareGood => self.reasons.by_hand || passed_on || any(&["just-created-both"]),
             Help::Renew => passed_on || self.only_marks_are_left(),
             Help::Leave => any(&A_PERSON_CHOOSES) || self.reasons.by_hand,
-            Help::DemoteDiskless => any(&["diskless-unspoken"]),
+            Help::DemoteDiskless => any(&["exposed-data-differs", "peer-lacks-own-writes", "attach-failed"]),
             Help::PartPrimaries => any(&["two-primaries"]),
             Help::DemoteOne => self.setup.extras.two_primaries,
         }

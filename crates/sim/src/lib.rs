@@ -34,6 +34,7 @@ mod epochs;
 mod errors;
 mod extras;
 mod faults;
+pub mod foretelling;
 mod further;
 mod handlers;
 mod help;
@@ -66,7 +67,7 @@ mod widest;
 mod worlds;
 
 pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
-pub use coming::Coming;
+pub use coming::{Absent, Coming};
 pub use disk::DiskFaults;
 pub use drawn::{Drawn, NodeOptions};
 pub use extras::Extras;

@@ -12,7 +12,9 @@ use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, ot
 use crate::ranges::sectors;
 use crate::widest::{self, WIDEST};
 use units::{Duration, Instant, Rng};
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use urbd_core::{
+    Command, Fencing, OnIoError, OnNoData, OnNoQuorum, Policies, Protocol, QuorumConfig, RequestKind, Threshold,
+};
 use wire::Version;
 
 /// The first seed of the range.
@@ -24,11 +26,18 @@ const MORE: u64 = 5_500_000;
 /// Seeds from here on have three nodes again, unlike options, which are changed while all goes on, and copies that go,
 /// come and are declared good more often.
 const WIDER: u64 = 5_600_000;
+/// Seeds from here on have three to five nodes that write only with quorum, are parted from each other, die, and lose
+/// disks. Nobody is promoted by force, so that nothing that was acknowledged may ever be given up where good copies
+/// were asked for as well.
+pub(crate) const VOTES: u64 = 5_980_000;
 /// Seeds from here on have four nodes, or five, and any of them are parted from the others.
 pub(crate) const PARTITIONS: u64 = 5_990_000;
 /// Seeds from here on have links besides of which some are slower than others, resyncs that take their time, and bursts
 /// of writes to few places while all that goes on.
 const UNEVEN: u64 = 5_995_000;
+/// Seeds from here on have three to five nodes of which some have no disk, are Primary all the same, and are parted
+/// from the others and die as these are and do.
+pub(crate) const CLIENTS: u64 = 7_000_000;
 /// The oldest version of the dialect.
 const OLDEST: u32 = 118;
 
@@ -84,8 +93,14 @@ impl Mix {
 
 /// The plan of a seed of this range.
 pub(crate) fn draw(seed: u64) -> Plan {
+    if seed >= CLIENTS {
+        return with_clients(seed);
+    }
     if seed >= KERNELS {
         return kernels::draw(seed);
+    }
+    if (VOTES..PARTITIONS).contains(&seed) {
+        return with_quorum(seed);
     }
     let mut rng = Rng::new(seed ^ 0x6d61_6e79);
     let nodes = if (MORE..WIDER).contains(&seed) || seed >= PARTITIONS { 4 + rng.below(2) as usize } else { 3 };
@@ -119,12 +134,59 @@ pub(crate) fn draw(seed: u64) -> Plan {
 pub(crate) fn draw_for(rng: Rng, seed: u64, setup: Setup, copies: bool) -> Plan {
     let mut rng = rng;
     let mix = Mix::draw(&mut rng, if copies { COPIES } else { MANY });
+    drawn(rng, seed, setup, mix)
+}
+
+fn drawn(rng: Rng, seed: u64, setup: Setup, mix: Mix) -> Plan {
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
     let Drawing { setup, mut steps, .. } = drawing;
     steps.sort_by_key(|(at, _)| *at);
     Plan { seed, luck: 0, setup, steps: numbered(steps), least_events: 0 }
+}
+
+/// A plan for nodes that write only with quorum, any of which are parted from the others, and of which nobody is
+/// promoted by force.
+fn with_quorum(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed ^ 0x766f_7465);
+    let nodes = *pick(&mut rng, &[3, 3, 3, 4, 5]);
+    let mut setup = setup(&mut rng, nodes);
+    setup.protocol = Protocol::C;
+    setup.after_split_brain = Policies::default();
+    setup.extras.ask_for(quorum(&mut rng));
+    setup.same_content |= setup.extras.quorum().up_to_date() != Threshold::Off;
+    let mix = Mix { forced: 0, ..Mix::draw(&mut rng, PARTITIONS) };
+    drawn(rng, seed, setup, mix)
+}
+
+/// A plan for nodes of which one has no disk, or two, with quorum or without.
+fn with_clients(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed ^ 0x636c_6965);
+    let nodes = *pick(&mut rng, &[3, 3, 3, 4, 5]);
+    let mut setup = setup(&mut rng, nodes);
+    setup.protocol = Protocol::C;
+    setup.after_split_brain = Policies::default();
+    if rng.chance(1, 2) {
+        setup.extras.ask_for(quorum(&mut rng));
+        setup.same_content |= setup.extras.quorum().up_to_date() != Threshold::Off;
+    }
+    let first = rng.below(nodes as u64) as usize;
+    setup.drawn.clients[first] = true;
+    if nodes > 3 && rng.chance(1, 3) {
+        setup.drawn.clients[(first + 1) % nodes] = true;
+    }
+    let parted = rng.chance(1, 2);
+    let mix = Mix { forced: 0, ..Mix::draw(&mut rng, if parted { PARTITIONS } else { COPIES }) };
+    drawn(rng, seed, setup, mix)
+}
+
+/// What a resource of seeds with quorum asks for.
+fn quorum(rng: &mut Rng) -> QuorumConfig {
+    let nodes = *pick(rng, &[Threshold::Majority, Threshold::Majority, Threshold::Majority, Threshold::All]);
+    let up_to_date = *pick(rng, &[Threshold::Majority, Threshold::Majority, Threshold::Off, Threshold::AtLeast(2)]);
+    let without = *pick(rng, &[OnNoQuorum::SuspendIo, OnNoQuorum::SuspendIo, OnNoQuorum::IoError]);
+    QuorumConfig::new(nodes, up_to_date, without)
 }
 
 /// A cluster of so many nodes.
@@ -190,6 +252,8 @@ impl Drawing<Mix> {
         }
         self.now = Instant(3_000_000_000);
         let first = self.node();
+        let first = (0..self.setup.nodes()).map(|n| (first + n) % self.setup.nodes()).find(|n| self.setup.has_disk(*n));
+        let first = first.expect("some have disks");
         self.declare_good(first, Duration::from_millis(500));
     }
 

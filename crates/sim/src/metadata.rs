@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Flight, Volume, Work};
 use crate::disk::Disk;
 use crate::on_disk::{self, Superblock, bits_of, superblock_at};
-use crate::plan::{node_id, others, volume_nr};
+use crate::plan::{node_id, volume_nr};
 use crate::ranges::sectors;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -204,8 +204,9 @@ impl Cluster {
     /// All is well and quiet: all disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
     pub(crate) fn check_settled_metadata(&mut self) {
         for v in 0..self.setup.volumes.len() {
-            let nodes = 0..self.nodes.len();
-            let judged = nodes.map(|n| self.superblock(n, v)).collect::<Result<Vec<_>, _>>().and_then(|s| agree(&s));
+            let nodes: Vec<usize> = self.with_disks().collect();
+            let superblocks = nodes.iter().map(|n| self.superblock(*n, v)).collect::<Result<Vec<_>, _>>();
+            let judged = superblocks.and_then(|superblocks| agree(&superblocks, &nodes));
             if let Err(text) = judged {
                 self.fail(format!("volume {v} is UpToDate on all nodes and idle, but {text}"));
             }
@@ -214,17 +215,18 @@ impl Cluster {
 }
 
 /// Is this what the metadata of equal copies look like?
-fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
+fn agree(superblocks: &[Rc<Superblock>], nodes: &[usize]) -> Result<(), String> {
     let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
     if let Some(other) = generations.iter().find(|g| !g.same(generations[0])) {
         return Err(format!("their generations are {} and {other}", generations[0]));
     }
-    for (n, s) in superblocks.iter().enumerate() {
+    for (n, s) in nodes.iter().zip(superblocks) {
         if !s.has(on_disk::CONSISTENT | on_disk::WAS_UP_TO_DATE) || s.has(on_disk::CRASHED_PRIMARY) {
             return Err(format!("a superblock has the flags {:#x}", s.flags));
         }
-        let counting = others(n, superblocks.len()).map(|peer| s.counts_from(node_id(peer).index()));
-        if let Some(from) = counting.into_iter().find(|uuid| !uuid.is_none()) {
+        let others = nodes.iter().filter(|peer| *peer != n);
+        let mut counting = others.map(|peer| s.counts_from(node_id(*peer).index()));
+        if let Some(from) = counting.find(|uuid| !uuid.is_none()) {
             return Err(format!("a bitmap counts from {from}"));
         }
     }

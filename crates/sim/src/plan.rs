@@ -234,7 +234,7 @@ impl Plan {
         if (crate::worlds::WORLDS..crate::worlds::END).contains(&seed) {
             return crate::worlds::draw(seed);
         }
-        if (crate::coming::COMING..crate::many::PARTITIONS).contains(&seed) {
+        if (crate::coming::COMING..crate::many::VOTES).contains(&seed) {
             return crate::coming::draw(seed);
         }
         if seed >= crate::many::MANY {
@@ -279,6 +279,11 @@ impl VolumeSetup {
 }
 
 impl Setup {
+    /// Is the node to have disks?
+    pub(crate) fn has_disk(&self, n: usize) -> bool {
+        !self.drawn.clients[n]
+    }
+
     /// How many nodes there are.
     pub(crate) fn nodes(&self) -> usize {
         self.versions.len()

@@ -1,6 +1,7 @@
 //! A process: hands inputs to its core and carries out the effects, as the engine does.
 
 use crate::cluster::{Cluster, Event, Flight, Input, Work};
+use crate::help::may_pass;
 use crate::net::Wish;
 use crate::packets::{Answers, check_packet};
 use crate::payload::{ContentId, Owner, Payload};
@@ -17,6 +18,9 @@ const MOST_ROUNDS: u32 = 10_000;
 
 /// So many timers in a row that have expired when they are set are a busy loop.
 const MOST_HASTY_TIMERS: u32 = 1000;
+
+/// Reasons of what did not happen by which an operator sees what to do.
+const NOTED: [&str; 2] = ["just-created-both", "attach-failed"];
 
 /// What some disks hold where they were told to discard.
 const GARBAGE: ContentId = 3;
@@ -144,6 +148,10 @@ impl Cluster {
         let mut round = Round::Quiet;
         let mut answers = Answers::default();
         while let Some(effect) = core.poll_effect() {
+            // It is for listeners, of which there are none.
+            if matches!(effect, Effect::StateStored(_)) {
+                continue;
+            }
             if let Some((left, _)) = &mut self.nodes[n].dies_after {
                 if *left == 0 {
                     return Round::Died;
@@ -182,7 +190,7 @@ impl Cluster {
             Effect::Dialect { peer, dialect, integrity, .. } => {
                 node.codecs[peer.index()] = Some(crate::codec::Codec::new(dialect, integrity.is_some()));
             }
-            Effect::StatusChanged => {}
+            Effect::StatusChanged | Effect::StateStored(_) => {}
             Effect::Hmac { peer, token, message, .. } => core.on_hmac(clock, peer, token, Some(message)),
             Effect::Digest { op, data, piece, .. } => {
                 let (content, sectors) = (node.buffers.content(&data)?, (piece / 512).max(1));
@@ -237,7 +245,7 @@ impl Cluster {
                     notice.event,
                     urbd_core::Event::GaveUp | urbd_core::Event::Compared(Decision::FailOwnDisk)
                 );
-                if refused || notice.reason == "just-created-both" {
+                if refused || may_pass(notice.reason) || NOTED.contains(&notice.reason) {
                     self.note_refusal(n, notice.peer.map(|peer| peer.index()), notice.reason);
                 }
                 if notice.reason == "twopc-timeout" {

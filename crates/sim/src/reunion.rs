@@ -60,11 +60,6 @@ impl Cluster {
         !strangers.is_empty()
     }
 
-    /// Has this node given up connecting to that peer?
-    fn is_alone(&self, n: usize, peer: usize) -> bool {
-        self.nodes[n].volumes[0].towards[peer].is_some_and(|w| w.conn == ConnState::StandAlone)
-    }
-
     /// Who of two gives in: who says so, or else who is not the best, nor connected to it.
     fn victim_of(&self, best: usize, a: usize, b: usize) -> usize {
         let near = |n: usize| {

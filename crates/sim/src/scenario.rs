@@ -2,6 +2,7 @@
 //! and says what its words mean.
 
 use crate::cluster::Cluster;
+use crate::coming::Absent;
 use crate::disk::DiskFaults;
 use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, plain_connect, volume_nr};
 use crate::ranges::sectors;
@@ -108,7 +109,7 @@ impl Setup {
 
 impl Setup {
     /// So many nodes, all like the first one.
-    fn have_nodes(&mut self, nodes: usize) {
+    pub(crate) fn have_nodes(&mut self, nodes: usize) {
         self.versions = vec![self.versions[0]; nodes];
         self.drawn = crate::drawn::Drawn::plain(nodes);
         for volume in &mut self.volumes {
@@ -311,7 +312,27 @@ impl Cluster {
                 let peer = node(peer)?;
                 self.command(node(n)?, plain_connect(peer));
             }
-            ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
+            ["al-updates", n, yes] => {
+                let n = node(n)?;
+                self.change_options(n, |setup| setup.drawn.nodes[n].al_updates = yes == "yes");
+            }
+            // The process goes on: nothing is attached, and nobody is connected, by that.
+            ["remove-volume", n] => {
+                let gone = (node(n)?, Absent::Volume(self.steps_about));
+                self.change_options(gone.0, |setup| _ = setup.drawn.coming.absent.insert(gone));
+            }
+            ["add-volume", n] => {
+                let new = (node(n)?, Absent::Volume(self.steps_about));
+                self.change_options(new.0, |setup| _ = setup.drawn.coming.absent.remove(&new));
+            }
+            ["remove-peer", n, peer] => {
+                let gone = (node(n)?, Absent::Peer(node(peer)?));
+                self.change_options(gone.0, |setup| _ = setup.drawn.coming.absent.insert(gone));
+            }
+            ["add-peer", n, peer] => {
+                let new = (node(n)?, Absent::Peer(node(peer)?));
+                self.change_options(new.0, |setup| _ = setup.drawn.coming.absent.remove(&new));
+            }
             ["damage", n] => self.setup.drawn.damage = number(n)?,
             ["cut"] => (0..self.nodes.len()).for_each(|n| self.step(Step::Cut(n))),
             ["heal"] => (0..self.nodes.len()).for_each(|n| self.heal(n)),
@@ -387,9 +408,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// `adjust` of a node with other options.
-    fn change_options(&mut self, n: usize, change: impl Fn(&mut crate::NodeOptions)) {
-        change(&mut self.setup.drawn.nodes[n]);
+    /// `adjust` of a node with another configuration.
+    fn change_options(&mut self, n: usize, change: impl FnOnce(&mut Setup)) {
+        change(&mut self.setup);
         let config = crate::cluster::configuration(&self.setup, n);
         self.command(n, Command::ChangeOptions(Box::new(config)));
     }

@@ -6,7 +6,7 @@ use crate::extras;
 use crate::help::Help;
 use crate::plan::{node_id, volume_nr};
 use units::Duration;
-use urbd_core::{Command, RequestKind};
+use urbd_core::{Command, QuorumConfig, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// The operator looks again after this long.
@@ -131,6 +131,8 @@ impl Cluster {
 
     fn finish_run(&mut self) {
         self.check_settled();
+        // The last resync's end is told to third nodes a moment later (P_PEERS_IN_SYNC).
+        self.run_until(self.now + Duration::from_secs(1));
         let before = self.packets;
         self.run_until(self.now + SILENCE);
         let sent = self.packets - before;
@@ -172,7 +174,7 @@ impl Cluster {
         let size = self.nodes[n].volumes[v].size;
         let Some(core) = &self.nodes[n].core else { return 1 };
         let differ = |peer| core.known_different(volume_nr(v), node_id(peer), crate::ranges::sectors(0, size));
-        self.peers(n).map(differ).sum()
+        self.peers(n).filter(|peer| self.setup.has_disk(*peer)).map(differ).sum()
     }
 
     /// A transaction has waited in vain, although nobody is away and nothing is lost.
@@ -209,13 +211,13 @@ impl Cluster {
             if discard || (round >= 4 && self.may_help(Help::PartPrimaries)) {
                 self.give_up_primaries(victim);
             }
-            if round >= 4 && self.may_help(Help::DemoteDiskless) {
-                self.demote_diskless();
-            }
             for (n, peer) in self.all_alone() {
                 let discard_my_data = discard && n == victim;
                 self.command(n, Command::Connect { peer: node_id(peer), discard_my_data, tentative: false });
             }
+        }
+        if self.nodes.len() == 2 && round >= 4 && self.may_help(Help::DemoteDiskless) {
+            self.demote_diskless();
         }
         if round >= 8 && round.is_multiple_of(8) && self.may_help(Help::DeclareGood) {
             self.declare_good();
@@ -282,6 +284,9 @@ impl Cluster {
     /// The nodes do not know each other's data any more, or one node's data has no room on the other's disk: that one
     /// begins anew, with a disk that is large enough.
     pub(crate) fn create_metadata(&mut self, n: usize) {
+        if !self.setup.has_disk(n) {
+            return;
+        }
         self.die(n, false);
         for v in 0..self.setup.volumes.len() {
             let others = self.peers(n);
@@ -318,7 +323,7 @@ impl Cluster {
     fn mend_volume(&mut self, n: usize, v: usize) {
         let Some(word) = self.nodes[n].volumes[v].word else { return };
         let volume = volume_nr(v);
-        if word.disk == DiskState::Diskless {
+        if word.disk == DiskState::Diskless && self.setup.has_disk(n) {
             self.command(n, Command::Attach { volume });
         }
         if word.user_isp {
@@ -329,11 +334,18 @@ impl Cluster {
         }
     }
 
-    /// Nodes that have given up connecting, and to which peer.
+    /// Nodes that have given up connecting, or try in vain, and to which peer.
     fn all_alone(&self) -> Vec<(usize, usize)> {
         let pairs = (0..self.nodes.len()).flat_map(|n| self.peers(n).map(move |peer| (n, peer)));
-        let word = |n: usize, peer: usize| self.nodes[n].volumes[0].towards[peer];
-        pairs.filter(|(n, peer)| word(*n, *peer).is_some_and(|w| w.conn == ConnState::StandAlone)).collect()
+        pairs.filter(|(n, peer)| self.is_alone(*n, *peer)).collect()
+    }
+
+    /// Has this node given up connecting to that peer, or does one of the two refuse the other at each try?
+    pub(crate) fn is_alone(&self, n: usize, peer: usize) -> bool {
+        self.nodes[n].volumes[0].towards[peer].is_some_and(|w| match w.conn {
+            ConnState::StandAlone => true,
+            state => state < ConnState::Connected && self.reasons.tries_in_vain(n, peer),
+        })
     }
 
     pub(crate) fn score(&self, n: usize) -> u32 {
@@ -359,6 +371,14 @@ impl Cluster {
         let good =
             |v: usize| self.nodes.iter().any(|n| n.volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate));
         if (0..self.setup.volumes.len()).any(|v| !good(v)) {
+            if self.setup.extras.quorum().is_on() {
+                // A person who has no good copy left asks for no quorum of them.
+                self.setup.extras.ask_for(QuorumConfig::default());
+                for n in 0..self.nodes.len() {
+                    let config = crate::cluster::configuration(&self.setup, n);
+                    self.command(n, Command::ChangeOptions(Box::new(config)));
+                }
+            }
             let n = self.better_node();
             self.want_open(n, false);
             self.command(n, Command::Secondary { force: true });

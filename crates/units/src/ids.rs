@@ -173,6 +173,12 @@ impl Generation {
         self.base().0 == other.base().0
     }
 
+    /// Does it stand for no data yet: is it none, or that of a device that was just created?
+    #[must_use]
+    pub const fn is_fresh(self) -> bool {
+        self.is_none() || self.same(Generation::JUST_CREATED)
+    }
+
     /// Is it (but for the Primary bit) 0?
     #[must_use]
     pub const fn is_none(self) -> bool {

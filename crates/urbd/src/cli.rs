@@ -16,13 +16,17 @@ use crate::context::Context;
 use crate::explain;
 use crate::objects::{self, Takes, Target};
 use crate::problem::{Problem, exit};
-use crate::verbs::{self, Action, Opt, Verb, options};
+use crate::verbs::{self, Action, Opt, Verb, options, programs};
 use crate::words;
 
 /// One call of a verb.
 pub(crate) struct Call<'a> {
     /// Configuration, node, run directory.
     pub(crate) context: &'a Context,
+    /// Its name.
+    pub(crate) verb: &'a str,
+    /// The whole command line, in the order that the parser wants.
+    pub(crate) line: &'a [OsString],
     /// Its options.
     args: &'a ArgMatches,
 }
@@ -65,8 +69,12 @@ impl Call<'_> {
 
     /// The objects as written.
     pub(crate) fn objects(&self) -> Vec<String> {
-        self.args.try_get_many::<String>("object").ok().flatten().into_iter().flatten().cloned().collect()
+        objects_in(self.args).cloned().collect()
     }
+}
+
+fn objects_in(args: &ArgMatches) -> impl Iterator<Item = &String> {
+    args.try_get_many::<String>("object").ok().flatten().into_iter().flatten()
 }
 
 /// Runs the program; gives its exit status.
@@ -79,11 +87,30 @@ pub(crate) fn run(argv: impl IntoIterator<Item = OsString>) -> u8 {
     match called_as.as_str() {
         "drbdmeta" => verbs::drbdmeta::run(&argv[1..]),
         "drbdsetup" => verbs::drbdsetup::run(&argv[1..]),
-        _ => run_verb(&rearrange(argv)),
+        _ => run_verb(&rearrange(argv), false),
     }
 }
 
-fn run_verb(argv: &[OsString]) -> u8 {
+/// Runs a command line of one of the verbs that `urbd-watch` serves, which is that program.
+pub(crate) fn run_watching(argv: &[OsString], show: impl Fn(&Call) -> Result<u8, Problem>) -> u8 {
+    let matches = match parser().try_get_matches_from(argv) {
+        Ok(matches) => matches,
+        Err(error) => return complain(&error),
+    };
+    match matches.subcommand() {
+        Some((verb, args)) if programs::OF_WATCH.contains(&verb) => {
+            settle(show(&Call { context: &Context::new(args), verb, line: argv, args }))
+        }
+        _ => settle(Err(Problem::usage("this program is for top and web").hint("of other verbs: urbd help"))),
+    }
+}
+
+/// The same for what runs, whether there is a configuration or not.
+pub(crate) fn run_on_running(argv: impl IntoIterator<Item = OsString>) -> u8 {
+    run_verb(&rearrange(argv.into_iter().collect()), true)
+}
+
+fn run_verb(argv: &[OsString], of_running: bool) -> u8 {
     let argv = &without_help_of_help(argv);
     if asks_for_version(argv) {
         verbs::status::print(&verbs::completion::version_words());
@@ -96,21 +123,25 @@ fn run_verb(argv: &[OsString]) -> u8 {
             {
                 return settle(Err(problem));
             }
-            let _ = error.print();
-            return if error.use_stderr() { exit::USAGE } else { 0 };
+            return complain(&error);
         }
     };
     let Some((name, args)) = matches.subcommand() else { return exit::USAGE };
-    if verbs::lab::NAMES.contains(&name) {
-        return settle(verbs::lab::run(&Context::new(args), name, args));
+    if programs::OF_LAB.contains(&name) {
+        return settle(programs::lab(&Context::new(args), name, args));
     }
     let Some(verb) = verbs::find(name) else { return exit::USAGE };
-    let context = Context::new(args);
+    let mut context = Context::new(args);
+    context.warns = verbs::warns(name);
+    if verbs::handlers::is_one(name) && context.is_of_usual_file(args) {
+        context.find_file(objects_in(args).next());
+    }
+    context.of_running = of_running || matches!(args.try_get_one::<bool>("told"), Ok(Some(true)));
     if context.tests_files && !["sh-nop", "dump", "dump-xml"].contains(&name) {
         return settle(Err(Problem::usage(format!("{name} acts on the configuration as it is"))
             .hint("--config-to-test and --config-to-exclude are for: sh-nop, dump, dump-xml")));
     }
-    let call = Call { context: &context, args };
+    let call = Call { context: &context, verb: name, line: argv, args };
     match verb.action {
         Action::Once(_) if context.dry_run => settle(verbs::dry_run::once(verb, &call).map(say)),
         Action::Once(act) | Action::Look(act) => settle(act(&call)),
@@ -120,6 +151,12 @@ fn run_verb(argv: &[OsString]) -> u8 {
         Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
         Action::SideBySide(act) => side_by_side(&call, verb, |target| act(&call, target)),
     }
+}
+
+/// Prints what the parser says, which may be help; gives the exit status.
+fn complain(error: &clap::Error) -> u8 {
+    let _ = error.print();
+    if error.use_stderr() { exit::USAGE } else { 0 }
 }
 
 /// `urbd r0 up`: what was meant.
@@ -222,7 +259,7 @@ pub(crate) fn parser() -> Command {
             "Objects: RES, RES/VOL, RES:PEER, RES:PEER/VOL, minor-N, or all.\n\
              `urbd VERB --help` says more of a verb, and so does `man urbd-VERB`; the configuration is in `man urbd.conf`.",
         );
-    root.subcommands(verbs::all().map(subcommand)).subcommands(verbs::lab::NAMES.map(verbs::lab::command))
+    root.subcommands(verbs::all().map(subcommand)).subcommands(programs::OF_LAB.map(programs::command))
 }
 
 /// The verbs in their sections, for the help of the whole program.
@@ -287,6 +324,7 @@ fn subcommand(verb: &'static Verb) -> Command {
     command = match verb.takes {
         Takes::Nothing => command,
         Takes::OptionalResource | Takes::Hosts => command.arg(objects.num_args(0..)),
+        Takes::Disks => command.arg(objects.num_args(1..).required(true).help("Disks, or texts that dump-md has made")),
         _ => command.arg(objects.num_args(1..).required(true).help("Objects, or `all`")),
     };
     command

@@ -10,11 +10,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use config::{Config, Disk, Errors, LoadOptions, LocalResource, ThisHost};
+use config::{Config, Disk, Errors, LoadOptions, LocalResource, ThisHost, Warning};
 use control::Client;
 use control::client::{ClientError, socket_path};
 
+use crate::config_link;
+use crate::objects::{Name, Takes};
 use crate::problem::{Problem, exit};
+use crate::verbs::told;
 
 /// How long a running resource may take to answer a question or a quick command.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,6 +47,10 @@ pub(crate) struct Context {
     pub(crate) stacked: bool,
     /// Is the configuration read with other files than those that it names?
     pub(crate) tests_files: bool,
+    /// Is who reads the configuration to say what it warns of?
+    pub(crate) warns: bool,
+    /// Only what runs is there, as for drbdsetup: no file is read.
+    pub(crate) of_running: bool,
     load: LoadOptions,
     config: OnceLock<Config>,
 }
@@ -79,6 +86,8 @@ impl Context {
             verbose: 0,
             stacked: false,
             tests_files: false,
+            warns: false,
+            of_running: false,
             load: LoadOptions::default(),
             config: OnceLock::new(),
         }
@@ -96,6 +105,18 @@ impl Context {
         }
     }
 
+    /// Has nobody named a configuration file?
+    pub(crate) fn is_of_usual_file(&self, args: &ArgMatches) -> bool {
+        args.get_one::<String>("config").is_none() && variable("URBD_CONF").is_none()
+    }
+
+    /// The configuration that this object's resource was made from, if that was noted; else the usual one.
+    pub(crate) fn find_file(&mut self, object: Option<&String>) {
+        let name = object.and_then(|text| Name::parse(text, Takes::PeerDevice).ok());
+        let file = name.and_then(|name| config_link::find(&self.run_dir, &name.resource));
+        self.config_file = file.unwrap_or_else(|| self.config_file.clone());
+    }
+
     /// Is everything as a service unit finds it, so that no option or variable need be passed on?
     pub(crate) fn is_default(&self) -> bool {
         let file = installed_config_file();
@@ -103,7 +124,18 @@ impl Context {
         places && self.node == host_name() && !self.stacked && variable("URBD_DEV_DIR").is_none()
     }
 
-    /// The configuration; read on first use, its warnings then go to stderr.
+    /// The same for a resource that no file has: only what runs, or ran, is there.
+    pub(crate) fn without_file(&self) -> Context {
+        Context { of_running: true, ..self.unread() }
+    }
+
+    /// Does no file have the resource? Of one that cannot be read, or is not valid, nobody knows.
+    pub(crate) fn is_in_no_file(&self, resource: &str) -> bool {
+        let missing = !self.config_file.exists();
+        self.of_running || missing || self.config().is_ok_and(|config| config.resource(resource).is_none())
+    }
+
+    /// The configuration; read on first use. Its warnings then go to stderr, if the verb is one that says them.
     ///
     /// # Errors
     /// Exit 10: it is not valid; exit 20: it cannot be read.
@@ -111,11 +143,16 @@ impl Context {
         if let Some(config) = self.config.get() {
             return Ok(config);
         }
-        let config = config::load_from(&Disk, &self.config_file, &self.load).map_err(|e| invalid(&e))?;
-        for warning in config.warnings() {
-            eprintln!("{WARNING}{warning}");
+        let config = config::load_from(&Disk, &self.config_file, &self.load_options()).map_err(|e| invalid(&e))?;
+        if self.warns {
+            warning_lines(config.warnings()).iter().for_each(|line| eprintln!("{WARNING}{line}"));
         }
         Ok(self.config.get_or_init(|| config))
+    }
+
+    /// How configurations are read: only this host's own disks may not be used twice.
+    pub(crate) fn load_options(&self) -> LoadOptions {
+        LoadOptions { this_host: Some(self.this_host()), ..self.load.clone() }
     }
 
     /// Who we are, for the configuration.
@@ -128,6 +165,9 @@ impl Context {
     /// # Errors
     /// Exit 1: unknown here; exit 10: the configuration is not valid.
     pub(crate) fn resource(&self, name: &str) -> Result<LocalResource, Problem> {
+        if self.of_running {
+            return told::in_force(self, name);
+        }
         self.config()?.resource_as_seen_by(name, &self.this_host()).map_err(|e| invalid(&e.into()))
     }
 
@@ -144,6 +184,9 @@ impl Context {
     /// # Errors
     /// As [`Context::own_resources`].
     pub(crate) fn each_own_resource(&self) -> Result<Own, Problem> {
+        if self.of_running {
+            return Ok((told::all(self), Vec::new()));
+        }
         let (config, host) = (self.config()?, self.this_host());
         let (found, errors) = config.each_for(&host);
         if found.is_empty() {
@@ -157,6 +200,9 @@ impl Context {
     /// # Errors
     /// Exit 10: the configuration is not valid; exit 1: it has resources, but none for this node.
     pub(crate) fn resources_to_look_at(&self) -> Result<Own, Problem> {
+        if self.of_running {
+            return self.each_own_resource();
+        }
         if self.config()?.resources.is_empty() { Ok(Own::default()) } else { self.each_own_resource() }
     }
 
@@ -166,7 +212,10 @@ impl Context {
         let names = |config: &Config| config.each_for(&self.this_host()).0.into_iter().map(|r| r.name).collect();
         match self.config.get() {
             Some(config) => names(config),
-            None => config::load_from(&Disk, &self.config_file, &self.load).as_ref().map(names).unwrap_or_default(),
+            None => {
+                let config = config::load_from(&Disk, &self.config_file, &self.load_options());
+                config.as_ref().map(names).unwrap_or_default()
+            }
         }
     }
 
@@ -214,10 +263,32 @@ impl Context {
         }
     }
 
+    /// Where the control sockets are.
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
     /// The control socket of `resource`.
     pub(crate) fn socket(&self, resource: &str) -> PathBuf {
         socket_path(&self.run_dir, resource)
     }
+}
+
+/// One line for each thing that is warned of, with the first place where it stands.
+fn warning_lines(warnings: &[Warning]) -> Vec<String> {
+    let mut places: Vec<(&Warning, usize)> = Vec::new();
+    for warning in warnings {
+        match places.iter_mut().find(|(first, _)| first.message == warning.message) {
+            Some((_, more)) => *more += 1,
+            None => places.push((warning, 0)),
+        }
+    }
+    let line = |(first, more): (&Warning, usize)| match more {
+        0 => first.to_string(),
+        1 => format!("{first} (and at one more place)"),
+        more => format!("{first} (and at {more} more places)"),
+    };
+    places.into_iter().map(line).collect()
 }
 
 fn invalid(errors: &Errors) -> Problem {

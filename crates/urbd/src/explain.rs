@@ -33,7 +33,7 @@ pub(crate) fn verb(name: &str) -> Option<&'static str> {
 const VERBS: &[(&str, &str)] = &[
     (
         "up",
-        "A process is started for each resource; where systemd runs, in a unit of its own. It returns when the disks are attached; the peer may come later. A disk that cannot be attached is said, and the resource runs without it.",
+        "A process is started for each resource; where systemd runs, in a unit of its own. It returns when the disks are attached; the peer may come later. A disk that is not there, or has no metadata, ends it, and nothing runs: it does not wait for disks, as the service does at boot. One that cannot be attached for another reason is said, and the resource runs without it.",
     ),
     (
         "down",
@@ -45,7 +45,11 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "restart",
-        "For a new version of the program: the device stays, and what applications ask of it waits until the next process serves it. Where systemd runs the resource, its service is restarted, unless this version could not go on with the devices: systemctl restart itself does not ask. A process outside of the service serves applications until its next one does.",
+        "For a new version of the program: the device stays, and what applications ask of it waits until the next process serves it. Where systemd runs the resource, its service is restarted, unless this version could not go on with the devices: systemctl restart itself does not ask. A process outside of the service serves applications until its next one does. One that has died is followed by another, also of a resource that drbdsetup has made and no file has: that one is what the last one was told. Else it is what the file says.",
+    ),
+    (
+        "what-if",
+        "First how things are, then a line for the death of each node that is connected, a cut of its link, and the loss of each disk: how many votes stay and how many are needed, whether applications go on, wait or get errors, how many good copies are left, who may be promoted. The running process asks the rules by which it would decide. Of other nodes it knows what they have told it, and not whether they see each other: where that matters it says so, and what it cannot know it calls not known. Handlers (fence-peer) are not called for it.",
     ),
     (
         "primary",
@@ -62,6 +66,10 @@ const VERBS: &[(&str, &str)] = &[
         "Everything on the disk that is not a file system it knows is overwritten at its end, where the metadata is put; a file system must leave room for it. It asks before it writes over metadata or data.",
     ),
     ("wipe-md", "Without its metadata the disk is no replica any more. The data stays."),
+    (
+        "inspect",
+        "For disks of DRBD or of urbd, when nothing runs or nobody knows what to do. Nothing is written, the disk may be in use, and no configuration is read. Metadata of both formats are looked for at the end of a disk, at its beginning, and in its slots. Each disk is explained, each two are compared by the rules that nodes compare by when they connect, and what can be done is said, with the commands and what each loses. Exit status 20: it cannot be opened; 10: the disk fails, or a dump is cut off; 255: there are no valid metadata; of several the largest.",
+    ),
     (
         "invalidate",
         "All of the volume is fetched from the peer. Until then the data here must not be used. With --reset-bitmap=no only what is marked as different, as after a verify, which a peer can do that speaks DRBD 9's dialect from protocol version 120 on.",
@@ -103,7 +111,7 @@ const VERBS: &[(&str, &str)] = &[
     ("wait-sync", "Exit status 0: synchronised. 5: the time is over."),
     (
         "run",
-        "For service managers. It ends with down; SIGTERM ends it unless the device is in use, which then is kept for the next process.",
+        "For service managers. It ends with down; SIGTERM ends it unless the device is in use, which then is kept for the next process. The service urbd@RES waits 90 seconds for its disks.",
     ),
     (
         "setup",
@@ -263,7 +271,16 @@ const TEXTS: &[(Group, &str, &str)] = &[
     (Group::Proxy, "ping-timeout", "How long the proxy waits for a ping"),
     (Group::Urbd, "front-end", "How applications reach the volumes: a device, an NBD socket, or none"),
     (Group::Urbd, "fuse-io-uring", "Speak with the kernel's FUSE through io_uring"),
-    (Group::Urbd, "hand-over", "A process of its own holds the device, which so outlives the process that serves it"),
+    (
+        Group::Urbd,
+        "hand-over",
+        "A process of its own holds the device, and what the process that serves it was told: both outlive that",
+    ),
+    (
+        Group::Urbd,
+        "usermode-helper",
+        "The program that is called at an event, with the handler's name and the resource's; \"disabled\": none",
+    ),
     (
         Group::Urbd,
         "resync-controller",
@@ -273,7 +290,8 @@ const TEXTS: &[(Group, &str, &str)] = &[
     (
         Group::Urbd,
         "protocol-version-max",
-        "Newest protocol version offered to peers: up to 101 is DRBD 8.4's dialect, 118 to 124 DRBD 9's",
+        "Newest protocol version offered to peers: up to 101 is DRBD 8.4's dialect, 118 to 124 DRBD 9's. Not written: \
+         101 for two hosts without `node-id`, else 124",
     ),
     (
         Group::Urbd,

@@ -9,8 +9,10 @@
 #![deny(unsafe_code)]
 
 mod cli;
+mod config_link;
 mod context;
 mod explain;
+mod last_known;
 pub mod manual;
 mod metadata_io;
 mod objects;
@@ -18,6 +20,7 @@ mod offline;
 pub mod problem;
 mod progress;
 mod verbs;
+pub mod watching;
 mod words;
 
 use std::ffi::OsString;

@@ -232,6 +232,7 @@ fn verb(verb: &'static Verb) -> Page {
     page.paragraph(match verb.takes {
         Takes::Nothing => "It takes no object.",
         Takes::Hosts => "The hosts are named as uname -n prints it on each. A disk is a path. Two hosts or three; three are all connected at the same time.",
+        Takes::Disks => "A disk is a path, of a block device or a file. A dump is a file that drbdadm dump-md, drbdmeta or urbd dump-md has made. NAME is what its node is called.",
         Takes::OptionalResource => "Objects are resources. None means all of this host.",
         Takes::Resource => "Objects are resources, or \"all\".",
         Takes::Volume => "Objects are resources or volumes, or \"all\".",
@@ -285,7 +286,7 @@ fn configuration() -> Page {
     page.paragraph(
         "An option in \"common\" holds for all resources, in a resource for all of it, and further inside for that part. \
          Numbers may have a suffix: k, M, G for sizes, and % or a time where it says so. \
-         An option that urbd does not act on is accepted with a warning.",
+         An option that urbd does not act on is accepted; verbs that check the configuration or put it into effect warn of it.",
     );
     let mut last = None;
     for spec in config::options().filter(|spec| spec.name != "_name") {
@@ -325,10 +326,12 @@ const EXIT: &[(&str, &str)] = &[
     ("4", "verify --wait: the copies differ."),
     ("5", "The time of a verb that waits is over, or the data is worse than outdated."),
     ("10", "The configuration is not valid, or the running process refuses."),
-    ("11", "A device is in use."),
+    ("11", "A device is in use, or the nodes do not agree to a change of their state."),
+    ("16", "There is no local disk."),
     ("17", "No data that is up to date can be reached."),
     ("20", "A program could not be started, or there was no answer in time."),
     ("40", "create-md would destroy a file system."),
+    ("255", "There are no valid metadata."),
 ];
 
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -344,6 +347,7 @@ const FILES: &[(&str, &str)] = &[
     ("/run/urbd/RES.sock", "The control socket of a resource."),
     ("/run/urbd/RES.log", "What a process has to say that systemd does not run."),
     ("/dev/urbd/by-res/RES/VOL", "The device of a volume."),
+    ("/var/lib/drbd/drbd-minor-N.lkbd", "The last known size of a disk with internal metadata, for when it has grown."),
 ];
 
 const STRUCTURE: &[(&str, &str)] = &[

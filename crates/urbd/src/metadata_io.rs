@@ -66,6 +66,16 @@ impl Store {
         Ok(Store { file, path: path.to_owned(), len, writable })
     }
 
+    /// What is read from now on is what the device has, whatever was read of it before.
+    pub(crate) fn read_anew(&self) {
+        engine::read_anew(&self.file);
+    }
+
+    /// Who else has it open, as far as this user may see: `urbd (pid 123)`, or a file system.
+    pub(crate) fn holder(&self) -> Option<String> {
+        holder_of(&self.path)
+    }
+
     /// Length in bytes, whole sectors.
     pub(crate) fn len(&self) -> u64 {
         self.len
@@ -99,6 +109,11 @@ impl Store {
         Ok(block)
     }
 
+    /// Where the next byte is, from `offset` on, that is not in a hole of a sparse file; `None`: nowhere.
+    pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
+        engine::next_data(&self.file, offset)
+    }
+
     /// Writes durably.
     ///
     /// # Errors
@@ -126,12 +141,25 @@ impl Store {
             match step {
                 Step::Write { at, bytes } => self.write(at.0, bytes)?,
                 Step::Fill { at, len, byte } => self.fill(at.0, len.0, *byte, &mut work)?,
-                Step::Repeat { at, block, count } => self.write(at.0, &block.repeat(*count as usize))?,
+                Step::Repeat { at, block, count } => self.repeat(at.0, block, u64::from(*count))?,
                 Step::Copy { from, to, len } => self.copy(from.0, to.0, len.0, &mut work)?,
                 Step::Flush => self.sync()?,
             }
         }
         work.progress.end();
+        Ok(())
+    }
+
+    /// `count` times the same block. An activity log may have 16 GiB.
+    fn repeat(&self, offset: u64, block: &Block, count: u64) -> Result<(), Problem> {
+        let len = BLOCK_LEN as u64;
+        let piece = block.repeat(count.min(PIECE / len) as usize);
+        let mut done = 0;
+        while done < count * len {
+            let now = (count * len - done).min(PIECE);
+            self.write(offset + done, &piece[..now as usize])?;
+            done += now;
+        }
         Ok(())
     }
 

@@ -2,10 +2,12 @@
 //! (`docs/spec/config-and-cli.md` 3.1).
 
 use config::{LocalConnection, LocalResource, LocalVolume};
+use control::{ErrorCode, Failure};
 use units::{VolumeNr, same_host};
 
 use crate::context::Context;
 use crate::problem::{Problem, exit};
+use crate::verbs::told;
 
 /// Which objects a verb takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub(crate) enum Takes {
     Nothing,
     /// The name of a resource that is not there yet, and its hosts.
     Hosts,
+    /// Disks, or files: no objects of a configuration.
+    Disks,
     /// Whole resources; none means all.
     OptionalResource,
     /// Whole resources.
@@ -32,6 +36,7 @@ impl Takes {
         match self {
             Takes::Nothing => "",
             Takes::Hosts => "RES HOST=ADDRESS[:PORT]:DISK",
+            Takes::Disks => "[NAME=]DISK|DUMP",
             Takes::OptionalResource | Takes::Resource => "RES",
             Takes::Volume => "RES[/VOL]",
             Takes::Peer => "RES[:PEER]",
@@ -52,6 +57,11 @@ pub(crate) struct Name {
 }
 
 impl Name {
+    /// Is it a resource, and no part of one?
+    pub(crate) fn is_whole(&self) -> bool {
+        self.peer.is_none() && self.volume.is_none()
+    }
+
     /// Takes it apart.
     ///
     /// # Errors
@@ -89,7 +99,7 @@ pub(crate) struct Target {
     pub(crate) name: Name,
     /// The configured resource; `None` if it runs without being configured (any more).
     pub(crate) local: Option<LocalResource>,
-    /// The configuration is not valid: it runs all the same.
+    /// The configuration is not valid, or not for this host: it runs all the same.
     pub(crate) invalid: Option<Problem>,
 }
 
@@ -105,16 +115,32 @@ impl Target {
         let name = Name::parse(text, takes)?;
         let local = match context.resource(&name.resource) {
             Ok(local) => local,
+            // What does not run the verb has its own words for.
+            Err(problem) if context.of_running => return Ok(Target { name, local: None, invalid: Some(problem) }),
             // What runs can be commanded, whatever became of the configuration.
             Err(problem) if context.is_running(&name.resource) => {
-                let invalid = Some(problem).filter(|p| p.exit != exit::USAGE);
+                let invalid = match problem.exit {
+                    exit::USAGE => renamed(context, &name.resource),
+                    _ => Some(problem),
+                };
+                return Ok(Target { name, local: None, invalid });
+            }
+            // What has run, and was told what it is, can be gone on with, or ended.
+            Err(_) if told::is_left(context, &name.resource) => {
+                let invalid = Some(told::left(&name.resource));
                 return Ok(Target { name, local: None, invalid });
             }
             Err(problem) => return Err(problem),
         };
         let target = Target { name, local: Some(local), invalid: None };
-        target.check()?;
-        Ok(target)
+        match target.check() {
+            // As the kernel says it.
+            Err(problem) if context.of_running => {
+                let failure = Failure::new(ErrorCode::NO_SUCH_PEER, problem.message);
+                Err(Problem { hint: problem.hint, ..Problem::refused(text, &failure) })
+            }
+            checked => checked.map(|()| target),
+        }
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -213,6 +239,18 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// What runs is configured, but for hosts of other names than this one's: that was another one when it was started.
+fn renamed(context: &Context, resource: &str) -> Option<Problem> {
+    context.config().ok()?.resource(resource)?;
+    let (before, now) = (told::in_force(context, resource).ok()?.host, &context.node);
+    let text = format!("{resource}: runs as host `{before}`, but this host is `{now}`, for which it is not configured");
+    Some(Problem::usage(text).hint(format!(
+        "nothing was changed; name the host as before (hostnamectl hostname {before}, or --node {before}); or write `on \
+         {now}` for `on {before}` in the file on all hosts, then here: urbd restart {resource}; on the others: urbd \
+         adjust {resource}"
+    )))
+}
+
 fn by_minor(context: &Context, minor: u32, takes: Takes) -> Result<Target, Problem> {
     for local in context.own_resources()? {
         if let Some(volume) = local.volumes.iter().find(|v| v.minor == minor) {
@@ -220,6 +258,9 @@ fn by_minor(context: &Context, minor: u32, takes: Takes) -> Result<Target, Probl
             let name = Name { resource: local.name.clone(), peer: None, volume };
             return Ok(Target { name, local: Some(local), invalid: None });
         }
+    }
+    if context.of_running {
+        return Err(Problem::refused(&minor.to_string(), &Failure::new(ErrorCode::NO_SUCH_MINOR, "")));
     }
     Err(Problem::usage(format!("minor {minor} belongs to no resource of this host")))
 }

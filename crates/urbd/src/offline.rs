@@ -11,15 +11,19 @@ use meta::create::{self, CreateOptions, InitialBitmap};
 use meta::dump;
 use meta::existing::{self, Verdict};
 use meta::find::{self, FindError, Found};
-use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Geometry, Layout, MetaDisk, Superblock, Version};
+use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Geometry, Layout, MetaDisk, Superblock, Version};
 use meta::{apply_al, convert, gi, layout, resize};
-use units::ByteLen;
+use units::{BitSet, ByteLen, NodeId};
 
+use crate::last_known;
 use crate::metadata_io::{Access, Store};
 use crate::problem::{Problem, exit};
 
 /// No valid metadata: the value −1 of the newer tools.
 pub(crate) const NO_METADATA: u8 = 255;
+
+/// The largest activity log that is read, in bytes: twice of what `create-md` permits.
+pub(crate) const MOST_LOG: u64 = 64 << 20;
 
 /// Where the metadata of one volume is.
 #[derive(Debug, Clone)]
@@ -34,6 +38,8 @@ pub(crate) struct Place {
     pub(crate) version: Option<Version>,
     /// As what this program was called, for hints.
     pub(crate) called: Called,
+    /// The volume's minor number, by which its last known size is noted.
+    pub(crate) minor: Option<u32>,
 }
 
 /// How a place was named.
@@ -78,7 +84,10 @@ impl Place {
     /// Exit 20 as [`Place::open`]; exit 255: there is no valid metadata.
     pub(crate) fn find(&self, change: bool) -> Result<Opened, Problem> {
         let store = self.open(change)?;
-        let found = self.look(&store)?.map_err(|why| self.nothing_there(&why))?;
+        let found = match self.look(&store)? {
+            Ok(found) => found,
+            Err(why) => return Err(self.nothing_there(&store, &why)),
+        };
         if let Some(wanted) = self.version.filter(|v| *v != found.superblock.version()) {
             let has = found.superblock.version();
             let message = format!("{}: the metadata is {has}, not {wanted}", self.label);
@@ -94,9 +103,38 @@ impl Place {
         Ok(find::check(self.kind, device, &block))
     }
 
-    fn nothing_there(&self, why: &FindError) -> Problem {
+    fn nothing_there(&self, store: &Store, why: &FindError) -> Problem {
+        if let Ok(Some(old)) = last_known::elsewhere(self, store) {
+            return self.has_grown(&old, store);
+        }
         let message = format!("{}: No valid meta data found on {}: {why}", self.label, self.path.display());
-        Problem::new(NO_METADATA, message).hint(format!("write fresh metadata with: {}", self.command("create-md")))
+        let create = self.command("create-md");
+        let head = store.read(0, store.len().min(existing::PROBE_LEN as u64) as usize);
+        // Perhaps that of the resource, on a disk that has grown; or the disk is another one.
+        let right = match head.ok().as_deref().and_then(existing::detect) {
+            Some(data) => format!("there is {} on it: make sure that it is the right disk; ", data.signature),
+            None => String::new(),
+        };
+        Problem::new(NO_METADATA, message).hint(match self.kind {
+            MetaDisk::Internal => format!(
+                "{right}if the disk has grown, its metadata is at its old end: {}; on a new disk write fresh metadata \
+                 with: {create}",
+                self.command("check-resize")
+            ),
+            _ => format!("{right}write fresh metadata with: {create}"),
+        })
+    }
+
+    /// The device is larger than when its metadata was written to its end.
+    fn has_grown(&self, old: &Found, store: &Store) -> Problem {
+        let (before, now) = (old.layout.device().0 / 1024, store.len() / 1024);
+        let message = format!(
+            "{}: {} has grown from {before} to {now} KiB, and its metadata is at its old end",
+            self.label,
+            self.path.display()
+        );
+        Problem::new(NO_METADATA, message)
+            .hint(format!("to move it, and keep all data: {}", self.command("check-resize")))
     }
 
     /// The command line that does `verb` to it.
@@ -116,9 +154,11 @@ impl Opened {
     ///
     /// # Errors
     /// Exit 10: the device failed.
-    pub(crate) fn write(&self, superblock: &Superblock) -> Result<(), Problem> {
+    pub(crate) fn write(&self, place: &Place, superblock: &Superblock) -> Result<(), Problem> {
         self.store.write(self.found.layout.superblock_at().0, &superblock.emit()[..])?;
-        self.store.sync()
+        self.store.sync()?;
+        last_known::note(place, &self.store, superblock);
+        Ok(())
     }
 }
 
@@ -152,6 +192,8 @@ pub(crate) struct Creation {
     pub(crate) ignore_sanity_checks: bool,
     /// No random id for the metadata: whoever calls writes one later.
     pub(crate) keep_device_uuid_zero: bool,
+    /// Was the format asked for? Else metadata of the other one is neither converted nor replaced.
+    pub(crate) format_asked: bool,
 }
 
 /// `create-md`. Gives 1 if a question was answered with no.
@@ -165,9 +207,15 @@ pub(crate) fn create(place: &Place, creation: &Creation) -> Result<u8, Problem> 
     let device = ByteLen(store.len());
     let layout = Layout::new(place.kind, creation.geometry, device).map_err(|e| impossible(e.to_string()))?;
     let old = place.look(&store)?.ok();
+    if let Some(moved) = last_known::elsewhere(place, &store)?.filter(|_| old.is_none() && !creation.force) {
+        return Err(Problem { exit: exit::FAILURE, ..place.has_grown(&moved, &store) });
+    }
     if let Some(old) = &old {
         let has = old.superblock.version();
         if has != creation.version {
+            if !creation.format_asked {
+                return Err(other_format(place, has, creation.version));
+            }
             check_slots(place, old, creation)?;
             let question = format!(
                 "{}: {} has valid {has} metadata. Convert it to {}?",
@@ -195,10 +243,26 @@ pub(crate) fn create(place: &Place, creation: &Creation) -> Result<u8, Problem> 
     if options.device_uuid == 0 && !creation.keep_device_uuid_zero {
         options.device_uuid = random_number();
     }
-    let (_, steps) = create::plan(creation.version, &layout, &options).map_err(|e| impossible(e.to_string()))?;
+    let (superblock, steps) =
+        create::plan(creation.version, &layout, &options).map_err(|e| impossible(e.to_string()))?;
     store.carry_out(&steps)?;
+    last_known::note(place, &store, &superblock);
     println!("{}: New drbd meta data block successfully created.", place.label);
     Ok(0)
+}
+
+/// The configuration means one format, and the disk has metadata of the other one, which a pair may use.
+fn other_format(place: &Place, has: Version, means: Version) -> Problem {
+    let text = format!(
+        "{}: {} has {has} metadata, and the configuration means {means}: which one is not decided here",
+        place.label,
+        place.path.display()
+    );
+    Problem::new(exit::FAILURE, text).hint(format!(
+        "nothing was changed; to convert it, and keep the data: {0} --format={means}; fresh metadata of the format that \
+         is there: {0} --format={has}",
+        place.command("create-md")
+    ))
 }
 
 /// A conversion keeps the bitmaps that there are. More of them would be missed later, when a peer finds no room.
@@ -233,7 +297,7 @@ fn convert_to(place: &Place, opened: &Opened, version: Version) -> Result<u8, Pr
         Problem::new(exit::FAILURE, format!("{}: this bitmap cannot be converted", place.label))
             .hint("use dump-md, wipe-md, create-md and restore-md instead")
     })?;
-    opened.write(&converted)?;
+    opened.write(place, &converted)?;
     println!("{}: metadata converted to {version}", place.label);
     Ok(0)
 }
@@ -288,6 +352,7 @@ pub(crate) fn wipe(place: &Place, force: bool) -> Result<u8, Problem> {
         return Ok(exit::USAGE);
     }
     store.carry_out(&create::wipe(&found.layout))?;
+    last_known::forget(place);
     println!("{}: metadata wiped", place.label);
     Ok(0)
 }
@@ -297,12 +362,21 @@ pub(crate) fn wipe(place: &Place, force: bool) -> Result<u8, Problem> {
 /// # Errors
 /// As `apply-al`.
 pub(crate) fn make_clean(place: &Place) -> Result<(), Problem> {
-    let Opened { found, .. } = place.find(true)?;
+    let Opened { found, store } = place.find(true)?;
+    last_known::note(place, &store, &found.superblock);
+    drop(store);
     let primary = found.superblock.flags.contains(DeviceFlags::PRIMARY_IND);
     if !primary && found.layout.geometry().slots() > 1 {
         return Ok(());
     }
     apply_al(place).map(|_| ())
+}
+
+/// Notes where the metadata are on a disk that a process has attached.
+pub(crate) fn note_size(place: &Place) {
+    if let Ok(Opened { found, store }) = place.find(false) {
+        last_known::note(place, &store, &found.superblock);
+    }
 }
 
 /// `apply-al`: silent if there is nothing to do.
@@ -312,6 +386,12 @@ pub(crate) fn make_clean(place: &Place) -> Result<(), Problem> {
 pub(crate) fn apply_al(place: &Place) -> Result<u8, Problem> {
     let Opened { store, found } = place.find(true)?;
     let area = found.layout.geometry().al().bytes().0;
+    if area > MOST_LOG {
+        let text = format!("{}: an activity log of {} MiB, which no tool creates: damaged", place.label, area >> 20);
+        return Err(
+            Problem::new(exit::FAILURE, text).hint(format!("look at it: urbd inspect {}", place.path.display()))
+        );
+    }
     let ring = store.read(found.layout.al_at().0, area as usize)?;
     let plan = apply_al::decide(&found, &ring).map_err(|why| {
         Problem::new(exit::FAILURE, format!("{}: the activity log is not usable: {why}", place.label))
@@ -334,6 +414,41 @@ pub(crate) fn apply_al(place: &Place) -> Result<u8, Problem> {
         println!("{}: marked {} activity log extents in the bitmap", place.label, plan.hot().len());
     }
     store.carry_out(&plan.finish())?;
+    Ok(0)
+}
+
+/// `forget-peer`: a node's record is that of an unused one. Its slot says from now on what has changed since ever, as
+/// another vacant one does, else all of the disk: whoever gets it lacks that.
+///
+/// # Errors
+/// Exit 10: the device failed, or the metadata are of format v08.
+pub(crate) fn forget_peer(place: &Place, opened: &Opened, peer: NodeId) -> Result<u8, Problem> {
+    let Opened { store, found } = opened;
+    let mut superblock = found.superblock.clone();
+    if superblock.format != Format::V09 {
+        let text = format!("{}: v08 metadata knows only one peer, which cannot be forgotten", place.label);
+        return Err(Problem::new(exit::FAILURE, text));
+    }
+    let (slot, vacant) = (superblock.peer(peer).slot.map(usize::from), superblock.vacant_slot().map(usize::from));
+    superblock.forget_peer(peer);
+    if let Some(slot) = slot {
+        let area = BitmapArea::new(superblock.geometry, superblock.effective_size);
+        let mut slots: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
+        for page in 0..area.pages() {
+            area.load(page, &*store.read_block(found.layout.bitmap_page_at(page).0)?, &mut slots);
+        }
+        match vacant {
+            Some(vacant) => slots[slot] = slots[vacant].clone(),
+            None => slots[slot].set_all(),
+        }
+        let mut block = [0; BLOCK_LEN];
+        for page in 0..area.pages() {
+            area.store(page, &slots, &mut block);
+            store.write(found.layout.bitmap_page_at(page).0, &block)?;
+        }
+        store.sync()?;
+    }
+    opened.write(place, &superblock)?;
     Ok(0)
 }
 
@@ -387,11 +502,13 @@ pub(crate) fn restore(place: &Place, text: &str, force: bool) -> Result<u8, Prob
         force,
         ignore_sanity_checks: false,
         keep_device_uuid_zero: true,
+        format_asked: true,
     };
     if !data_may_go(place, &store, &restored.found.layout, &creation)? {
         return Ok(exit::USAGE);
     }
     store.carry_out(&restored.steps)?;
+    last_known::note(place, &store, &restored.found.superblock);
     if restored.bitmap_truncated {
         eprintln!("urbd: {}: the device is smaller than the dumped one: bits beyond its end were dropped", place.label);
     }
@@ -427,7 +544,7 @@ pub(crate) fn outdate(place: &Place) -> Result<u8, Problem> {
         let message = format!("{}: the data is inconsistent, which is worse than outdated", place.label);
         return Err(Problem::new(exit::TIMEOUT, message));
     }
-    opened.write(&superblock)?;
+    opened.write(place, &superblock)?;
     Ok(0)
 }
 
@@ -439,7 +556,7 @@ pub(crate) fn invalidate(place: &Place) -> Result<u8, Problem> {
     let opened = place.find(true)?;
     let mut superblock = opened.found.superblock.clone();
     gi::invalidate(&mut superblock);
-    opened.write(&superblock)?;
+    opened.write(place, &superblock)?;
     Ok(0)
 }
 
@@ -451,18 +568,25 @@ pub(crate) fn invalidate(place: &Place) -> Result<u8, Problem> {
 pub(crate) fn check_resize(place: &Place) -> Result<u8, Problem> {
     let store = place.open(true)?;
     let why = match place.look(&store)? {
-        Ok(_) => return Ok(0),
+        Ok(found) => {
+            last_known::note(place, &store, &found.superblock);
+            return Ok(0);
+        }
         Err(why) => why,
     };
     let found = match place.kind {
-        MetaDisk::Internal => old_end(&store)?,
+        MetaDisk::Internal => match last_known::elsewhere(place, &store)? {
+            None => old_end(&store)?,
+            found => found,
+        },
         _ => None,
     };
-    let Some(found) = found else { return Err(place.nothing_there(&why)) };
+    let Some(found) = found else { return Err(place.nothing_there(&store, &why)) };
     let device = ByteLen(store.len());
     let (_, _, steps) = resize::plan_move(&found, device, InitialBitmap::Zero)
         .map_err(|e| Problem::new(exit::FAILURE, format!("{}: {e}", place.label)))?;
     store.carry_out(&steps)?;
+    last_known::note(place, &store, &found.superblock);
     println!("{}: moved the metadata to the new end of {}", place.label, place.path.display());
     Ok(0)
 }

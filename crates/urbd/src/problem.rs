@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use control::Failure;
 use control::client::ClientError;
+use control::{ErrorCode, Failure};
 
 /// Exit statuses that several verbs share.
 pub mod exit {
@@ -23,6 +23,9 @@ pub mod exit {
     /// `create-md` would destroy a file system.
     pub const WOULD_DESTROY: u8 = 40;
 }
+
+/// What a running process adds to "not supported" if it adds no reason.
+pub(crate) const NO_REASON: &str = "Not supported";
 
 /// An error that ends the work on one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +60,11 @@ impl Problem {
     /// `OBJECT: State change failed: (-N) TEXT`.
     pub(crate) fn refused(object: &str, failure: &Failure) -> Problem {
         let mut message = format!("{object}: {}", failure.code);
-        if !failure.message.is_empty() && failure.message != failure.code.text() {
+        let is_unsupported = failure.code == ErrorCode::NOT_SUPPORTED_BY_PEER && !failure.message.is_empty();
+        if is_unsupported && failure.message != NO_REASON {
+            // The text of this code blames the peer's protocol, whatever the reason is.
+            message = format!("{object}: State change failed: ({}) {}", failure.code.0, failure.message);
+        } else if !failure.message.is_empty() && failure.message != failure.code.text() {
             message += &format!("\nadditional info: {}", failure.message);
         }
         Problem { message, hint: failure.hint.clone(), exit: failure.code.exit_status() }
@@ -75,7 +82,7 @@ impl Problem {
     }
 
     /// This user may not talk to the processes that run resources.
-    pub(crate) fn denied(what: &str) -> Problem {
+    pub fn denied(what: &str) -> Problem {
         Problem::new(exit::BROKEN, format!("{what}: permission denied: only root may look at it"))
             .hint("do it as root (sudo urbd ...), or be a member of the resource's status-group, which may look")
     }
@@ -117,13 +124,21 @@ impl std::error::Error for Problem {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::ErrorCode;
 
     #[test]
     fn what_the_system_said_has_no_number() {
         let gone = std::fs::File::open("/nonexistent/file").unwrap_err();
         let problem = Problem::new(exit::BROKEN, format!("cannot read it: {gone}"));
         assert_eq!(problem.to_string(), "urbd: cannot read it: No such file or directory");
+    }
+
+    #[test]
+    fn what_is_not_supported_says_its_own_reason() {
+        let refused =
+            |text: &str| Problem::refused("r0", &Failure::new(ErrorCode::NOT_SUPPORTED_BY_PEER, text)).message;
+        let own = "a Primary is not brought up to date: make it Secondary first";
+        assert_eq!(refused(own), format!("r0: State change failed: (-17) {own}"));
+        assert!(refused(NO_REASON).contains("the peer's protocol cannot do that"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
-mod absent;
+pub(crate) mod absent;
 pub(crate) mod adjust;
 mod at_shutdown;
 mod background;
@@ -12,17 +12,20 @@ pub(crate) mod drbdsetup;
 pub(crate) mod dry_run;
 pub(crate) mod gi;
 pub(crate) mod handlers;
-pub(crate) mod lab;
+pub(crate) mod inspect;
 pub(crate) mod lifecycle;
 pub(crate) mod metadata;
+pub(crate) mod objects;
 pub(crate) mod options;
+pub(crate) mod programs;
 pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod show;
 mod stand_in;
 pub(crate) mod status;
+pub(crate) mod superblock;
+pub(crate) mod told;
 pub(crate) mod wait;
-pub(crate) mod watch;
 
 use config::Group;
 
@@ -151,7 +154,7 @@ const RESET_BITMAP: Opt = value(
     "no: only what is marked as different is replaced (DRBD 9's dialect); default: yes",
 );
 const NODE_ID: Opt = value("node-id", "N", "Node id of the peer (v09 metadata)");
-const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts, v09 for more");
+const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts without node-id, else v09");
 const WAITING: &[Opt] = &[
     Opt { short: Some('t'), ..value("wfc-timeout", "SECONDS", "How long to wait; 0 is for ever") },
     value("degr-wfc-timeout", "SECONDS", "The same if this node was degraded"),
@@ -171,10 +174,30 @@ const CREATE_MD: &[Opt] = &[
     flag("consistent", "Declare the data consistent (v09)"),
     flag("uptodate", "Declare the data up to date (v09)"),
     flag("peers-outdated", "Declare the peers' data outdated (v09)"),
+    flag("rotate-uuids", "Begin with an older generation that all peers are declared to have had (v09)"),
     flag("ignore-sanity-checks", "Write even over a file system"),
 ];
+const DUMP_SUPERBLOCK: &[Opt] =
+    &[value("output-format", "FORM", "hex, json, bin, or auto: hex on a terminal, else bin; default: hex")];
+const INSPECT: &[Opt] = &[
+    short_flag("json", 'j', "As JSON"),
+    value(
+        "meta",
+        "PLACE",
+        "Where the metadata are: internal, flexible, or the number of a slot; default: where they are found",
+    ),
+    value("resource", "RES", "What the resource is called in the commands that are suggested"),
+];
+const REPAIR: &[Opt] = &[flag("tentative", "Print what would be done, do nothing")];
 const RUN: &[Opt] = &[
+    value(
+        "wait-for-disks",
+        "SECONDS",
+        "How long to wait for disks that are not there, as at boot; default: not at all",
+    ),
     Opt { hidden: true, ..flag("take-over", "Go on where the process that runs it leaves") },
+    Opt { hidden: true, ..flag("without-disks", "Leave the disks detached until they are attached") },
+    Opt { hidden: true, ..flag("told", "Be what standard input says, whatever is configured") },
     Opt { hidden: true, ..value("log", "FILE", "Standard error is this file: it is rotated") },
 ];
 const DOWN: &[Opt] = &[
@@ -182,7 +205,7 @@ const DOWN: &[Opt] = &[
     Opt { hidden: true, ..flag("at-shutdown", "If this machine goes down: unmount what is mounted from the devices") },
 ];
 const ADJUST: &[Opt] = &[
-    flag("skip-disk", "Leave disks alone"),
+    flag("skip-disk", "Leave disks alone; what does not run is started without them"),
     flag("skip-net", "Leave connections alone"),
     DISCARD,
     flag("tentative", "Print what would be done, do nothing"),
@@ -191,6 +214,8 @@ const SHOW: &[Opt] = &[
     short_flag("json", 'j', "As JSON, in the layout of drbdsetup show --json, always with defaults"),
     short_flag("show-defaults", 'D', "Options that have their defaults, too"),
 ];
+const WHAT_IF_HELP: &str = "Say what stops when a node, a link or a disk is lost";
+const WHAT_IF: &[Opt] = &[short_flag("json", 'j', "As JSON, by the name of the resource")];
 const STATUS: &[Opt] = &[
     short_flag("json", 'j', "As JSON, in the schema of drbdsetup status --json"),
     short_flag("statistics", 's', "With counters"),
@@ -233,7 +258,7 @@ const NEW_UUID: &[Opt] = &[
     Opt { hidden: true, ..flag("force-resync", "Not supported") },
 ];
 
-use Takes::{Hosts, Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
+use Takes::{Disks, Hosts, Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
 
 const UP_HELP: &str = "Start resources: attach the disks, connect to the peers";
 const RESTART_HELP: &str = "Go on with another process: applications on the device wait";
@@ -253,12 +278,14 @@ pub(crate) static SECTIONS: &[Section] = &[
         verbs: &[
             look(once("status", OptionalResource, "Show the state of running resources", STATUS, status::status)),
             look(each("why", Resource, "Explain why everything is in the state it is in", &[], status::why)),
+            look(once("what-if", OptionalResource, WHAT_IF_HELP, WHAT_IF, status::what_if)),
             look(once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events)),
-            look(once("top", OptionalResource, "Show what all resources do, in the terminal", TOP, watch::top)),
-            look(once("web", OptionalResource, "Show it in a browser, on a loopback address", WEB, watch::web)),
+            look(once("top", OptionalResource, "Show what all resources do, in the terminal", TOP, programs::watch)),
+            look(once("web", OptionalResource, "Show it in a browser, on a loopback address", WEB, programs::watch)),
             look(once("metrics", OptionalResource, "Print counters for Prometheus", METRICS, status::metrics)),
             each("role", Resource, "Print our role", &[], status::role),
             each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
+            hidden(each("peer-role", Peer, "Print the role of peers", &[], status::peer_role)),
             each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
             look(once("show", OptionalResource, "Print the running configuration", SHOW, show::show)),
         ],
@@ -289,10 +316,23 @@ pub(crate) static SECTIONS: &[Section] = &[
             each("secondary", Resource, "Make this node Secondary", &[FORCE], commands::secondary),
             each("connect", Peer, "Connect to the peers", &[DISCARD, ADJUST_TENTATIVE], commands::connect),
             each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
-            each("attach", Volume, "Attach the backing disk", ATTACH, commands::attach),
+            each("attach", Volume, "Attach the backing disk", &[], commands::attach),
             each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
             each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
             each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
+        ],
+    },
+    Section {
+        title: "One object at a time",
+        verbs: &[
+            each("new-resource", Resource, "Make a resource without volumes and peers", &[], objects::new_resource),
+            each("new-minor", Volume, "Make its devices, without disks", &[], objects::new_minor),
+            each("new-peer", Peer, "Make peers known to it, without connecting", &[], objects::new_peer),
+            each("new-path", Peer, "Add the configured addresses of peers", &[], objects::new_path),
+            each("del-path", Peer, "Remove the configured addresses of peers", &[], objects::del_path),
+            each("del-peer", Peer, "Disconnect from peers and remove them", &[FORCE], objects::del_peer),
+            each("forget-peer", Peer, "Free the bitmaps of removed peers", &[], objects::forget_peer),
+            each("del-minor", Volume, "Remove devices that have no disk", &[], objects::del_minor),
         ],
     },
     Section {
@@ -367,6 +407,27 @@ pub(crate) static SECTIONS: &[Section] = &[
                 &[],
                 metadata::check_resize,
             ),
+            look(each(
+                "dump-superblock",
+                Volume,
+                "Print the superblock of the metadata",
+                DUMP_SUPERBLOCK,
+                superblock::dump_each,
+            )),
+            each(
+                "repair-md",
+                Volume,
+                "Make entries for peers that are not used equal",
+                REPAIR,
+                superblock::repair_each,
+            ),
+            look(once(
+                "inspect",
+                Disks,
+                "Explain the metadata of disks or dumps, alone and together",
+                INSPECT,
+                inspect::run,
+            )),
             each("show-gi", PeerDevice, "Explain the data generation identifiers", &[NODE_ID, FORCE], gi::show),
             each("get-gi", PeerDevice, "Print the data generation identifiers", &[NODE_ID, FORCE], gi::get),
             each("set-gi", PeerDevice, "Overwrite the data generation identifiers", SET_GI, gi::set),
@@ -493,12 +554,6 @@ const SETUP: &[Opt] = &[
     flag("force", "Add the resource to a configuration that is there already, without a question"),
 ];
 const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
-/// What drbdsetup is called with: the disk that the caller believes is configured.
-const ATTACH: &[Opt] = &[
-    Opt { hidden: true, ..value("disk", "PATH", "Refuse unless this is the configured disk") },
-    Opt { hidden: true, ..value("meta-disk", "PATH", "Refuse unless this is the disk of the metadata") },
-    Opt { hidden: true, ..value("meta-index", "INDEX", "Refuse unless this is the place of the metadata on it") },
-];
 const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
 const COMPLETION: &[Opt] = &[positional("shell", "bash|zsh|fish", "For which shell")];
@@ -511,6 +566,13 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Verb> {
 /// The verb of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Verb> {
     all().find(|v| v.name == name)
+}
+
+/// Does a verb check the configuration, or put it into effect? It says what that warns of; if others said it too, it
+/// would come again and again.
+pub(crate) fn warns(name: &str) -> bool {
+    const WARN: [&str; 8] = ["up", "adjust", "adjust-with-progress", "restart", "run", "create-md", "dump", "sh-nop"];
+    WARN.contains(&name)
 }
 
 #[cfg(test)]

@@ -184,3 +184,89 @@ fn a_conversion_makes_no_room_for_further_peers() {
         assert!(succeed(tool, "v09", &disk, "internal", &["dump-md"]).contains("max-peers 1;"), "{tool:?}");
     }
 }
+
+/// The file that notes the last known size.
+fn last_known() -> Option<String> {
+    fs::read_to_string(format!("/var/lib/drbd/drbd-minor-{}.lkbd", minor())).ok()
+}
+
+#[test]
+fn the_last_known_size_is_noted_as_by_the_real_tool() {
+    let noted = |tool| {
+        let disks = Disks::new();
+        let disk = disks.zeroes("disk", 64 * MIB);
+        let after = |command: &[&str], index| {
+            succeed(tool, "v09", &disk, index, command);
+            last_known().map(|text| text.replace(&*disks.dir.path().to_string_lossy(), "DIR"))
+        };
+        let create = after(&["create-md", "1"], "internal");
+        let with_uuid = after(&["write-dev-uuid", "00112233445566AA"], "internal");
+        let wiped = after(&["wipe-md"], "internal");
+        [create, with_uuid, wiped, after(&["create-md", "1"], "flex-external")]
+    };
+    let ours = noted(Tool::Ours);
+    assert_eq!(ours, noted(Tool::Real));
+    assert_eq!(ours[1].as_deref(), Some("67108864\tDIR/disk\nuuid:\t00112233445566AA\n"));
+    assert_eq!(ours[2..], [None, None]);
+}
+
+#[test]
+fn metadata_begins_with_the_generation_that_is_asked_for() {
+    let disks = Disks::new();
+    let disk = disks.zeroes("disk", 64 * MIB);
+    let ours = |command: &[&str]| drbdmeta(Tool::Ours, "v09", &disk, "internal", command);
+    let probed = ours(&["create-md", "3", "--initial-current-uuid"]);
+    assert!(String::from_utf8(probed.stderr).unwrap().contains("requires an argument"));
+    assert!(last_known().is_none(), "a question changes nothing");
+    succeed(
+        Tool::Ours,
+        "v09",
+        &disk,
+        "internal",
+        &["create-md", "3", "--initial-current-uuid", "ABCDEF0123456781", "--uptodate"],
+    );
+    let words = succeed(Tool::Real, "v09", &disk, "internal", &["--node-id", "1", "get-gi"]);
+    assert!(words.starts_with("ABCDEF0123456780:0000000000000000:0000000000000000:0000000000000000:1:1:"), "{words}");
+    let text = succeed(Tool::Ours, "v09", &disk, "internal", &["dump-superblock", "--output-format", "json"]);
+    assert!(text.contains("\"current_uuid\":\"0xABCDEF0123456780\""), "{text}");
+    assert_eq!(text.matches("bitmap_uuid").count(), 32, "{text}");
+    let bytes = ours(&["dump-superblock", "--output-format=bin"]).stdout;
+    let whole = fs::read(&disk).unwrap();
+    assert!(bytes.len() == 4096 && bytes == whole[whole.len() - 4096..]);
+    // All peers have had a generation before the present one.
+    succeed(Tool::Ours, "v09", &disk, "internal", &["create-md", "3", "--rotate-uuids"]);
+    let words = succeed(Tool::Real, "v09", &disk, "internal", &["--node-id", "1", "get-gi"]);
+    let uuids: Vec<&str> = words.split(':').collect();
+    assert!(uuids[1] == uuids[2] && uuids[0] != uuids[1] && !uuids[..3].contains(&"0000000000000000"), "{words}");
+}
+
+#[test]
+fn unused_entries_are_made_equal() {
+    let disks = Disks::new();
+    let disk = disks.zeroes("disk", 64 * MIB);
+    let ours = |command: &[&str]| succeed(Tool::Ours, "v09", &disk, "internal", command);
+    let of = |node: &str| ours(&["--node-id", node, "get-gi"]).split(':').nth(1).unwrap().to_owned();
+    ours(&["create-md", "3", "--initial-current-uuid=10"]);
+    assert_eq!(ours(&["repair-md"]), "");
+    ours(&["--node-id", "31", "set-gi", ":00000000000000AA"]);
+    let told = ours(&["repair-md", "--tentative"]);
+    assert!(told.contains("the unused entry 0 would get the bitmap UUID 00000000000000AA"), "{told}");
+    assert_eq!(of("5"), "0000000000000000");
+    ours(&["repair-md"]);
+    assert_eq!([of("0"), of("5"), of("31")], ["00000000000000AA"; 3].map(str::to_owned));
+}
+
+#[test]
+fn the_superblock_of_a_disk_that_has_grown_is_found() {
+    let disks = Disks::new();
+    let disk = disks.zeroes("disk", 64 * MIB);
+    succeed(Tool::Ours, "v09", &disk, "internal", &["create-md", "1", "--initial-current-uuid=10"]);
+    File::options().write(true).open(&disk).unwrap().set_len(96 * MIB).unwrap();
+    let found = drbdmeta(Tool::Ours, "v09", &disk, "internal", &["dump-superblock", "--output-format=json"]);
+    assert_eq!(found.status.code(), Some(2), "{found:?}");
+    assert!(String::from_utf8(found.stdout).unwrap().contains("0x0000000000000010"));
+    succeed(Tool::Ours, "v09", &disk, "internal", &["wipe-md"]);
+    let empty = disks.zeroes("empty", 64 * MIB);
+    let none = drbdmeta(Tool::Ours, "v09", &empty, "internal", &["dump-superblock"]);
+    assert_eq!(none.status.code(), Some(3), "{none:?}");
+}

@@ -206,7 +206,10 @@ fn what_has_ended_is_shown_with_its_reason() {
     let why = node.complaint(&["why", "r0"]);
     assert!(why.contains(&line.replace("r0 not running: ", "r0: does not run: ")), "{why}");
     assert_eq!(node.exit(&["why", "r0"]), 10);
-    assert!(line.ends_with(". Next: write fresh metadata with: urbd create-md r0/0; then: urbd up r0"), "{line}");
+    assert!(
+        line.ends_with("; on a new disk write fresh metadata with: urbd create-md r0/0; then: urbd up r0"),
+        "{line}"
+    );
     assert_eq!(node.exit(&["create-md", "r0"]), 0);
     assert_eq!(node.exit(&["up", "r0"]), 0);
     assert!(!node.lines(&["status"]).iter().any(|line| line.contains("not running")));
@@ -302,6 +305,15 @@ fn up_tells_why_it_failed_and_down_ends_the_process() {
     let events = node.lines(&["events2", "--now", "r0"]);
     assert!(events[0].starts_with("exists resource name:r0 role:Primary "), "{events:?}");
     assert_eq!(events.last().unwrap(), "exists -");
+    let why = node.lines(&["why", "r0"]);
+    let head = why.iter().position(|line| line == "Decisions and what they changed, newest last, in UTC:").unwrap();
+    let times: Vec<&str> = why[head + 1..].iter().map(|line| &line[..19]).collect();
+    let is_time = |time: &&&str| time.starts_with("20") && time[10..].matches(':').count() == 2;
+    assert!(times.len() > 3 && times.iter().all(|time| is_time(&time)), "{why:#?}");
+    let (attached, primary) = ("disk( Attaching -> Inconsistent )", "role( Secondary -> Primary )");
+    let at =
+        |words: &str| why.iter().position(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {why:#?}"));
+    assert!(at(attached) < at(primary), "{why:#?}");
     assert_eq!(node.exit(&["secondary", "r0"]), 0);
     assert_eq!(node.exit(&["down", "r0"]), 0);
     assert_eq!(node.exit(&["status", "r0"]), 10);
@@ -383,7 +395,6 @@ const DRBDADM: &[&str] = &[
     "dump",
     "dump-md",
     "dump-xml",
-    "forget-peer",
     "get-gi",
     "hidden-commands",
     "invalidate",
@@ -483,31 +494,6 @@ fn a_third_host_needs_metadata_that_have_a_place_for_it() {
     assert!(node.call(&["create-md", "--force", "r0"]).status.success());
     assert_eq!(node.exit(&["up", "r0"]), 0);
     assert_eq!(node.exit(&["down", "r0"]), 0);
-}
-
-#[test]
-fn the_simulator_and_the_benchmark_are_programs_of_their_own() {
-    let node = Node::with_config(PathBuf::from("/nonexistent"), "alpha");
-    let urbd = node.dir.path().join("urbd");
-    fs::copy(env!("CARGO_BIN_EXE_urbd"), &urbd).unwrap();
-    let call = |arguments: &[&str]| Command::new(&urbd).args(arguments).stdin(Stdio::null()).output().unwrap();
-    let absent = call(&["bench", "bars", "--list"]);
-    let complaint = String::from_utf8(absent.stderr).unwrap();
-    assert_eq!(absent.status.code(), Some(20));
-    assert!(
-        complaint.contains("urbd-lab, which is not in") && complaint.contains("install the package"),
-        "{complaint}"
-    );
-    // All words reach it as they are, and its exit status comes back.
-    let lab = node.dir.path().join("urbd-lab");
-    fs::write(&lab, "#!/bin/sh\necho \"$@\" \"$URBD_PROGRAM\"\nexit 10\n").unwrap();
-    fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let called = call(&["sim", "--help", "--seed=3", "x"]);
-    assert_eq!(called.status.code(), Some(10));
-    let said = String::from_utf8(called.stdout).unwrap();
-    assert_eq!(said, format!("sim --help --seed=3 x {}\n", urbd.display()));
-    let help = String::from_utf8(call(&["help"]).stdout).unwrap();
-    assert!(!help.contains(" sim ") && !help.contains(" bench "), "out of the operator's sight: {help}");
 }
 
 #[test]
@@ -613,16 +599,165 @@ fn a_warning_is_said_once() {
     let node = Node::alone(17_809);
     let text = fs::read_to_string(&node.config).unwrap();
     let text = text.replace("  volume 0", "  disk { max-bio-bvecs 1; }\n  net { transport tcp; }\n  volume 0");
-    fs::write(&node.config, text).unwrap();
+    let other =
+        text.replace("r0", "r1").replace("minor 5", "minor 6").replace("17809", "17810").replace("/disk", "/other");
+    fs::write(&node.config, text + &other).unwrap();
     // Its disk has no metadata: the process that `up` starts says why it ends.
-    for call in [["up", "r0"], ["create-md", "r0"], ["up", "r0"], ["down", "r0"]] {
-        let said = node.complaint(&call);
+    for call in [&["up", "r0"][..], &["create-md", "r0"], &["up", "r0"], &["adjust", "r0"], &["dump"], &["sh-nop"]] {
+        let said = node.complaint(call);
         for option in ["max-bio-bvecs", "transport"] {
             assert_eq!(said.matches(&format!("option `{option}` is accepted")).count(), 1, "{call:?}: {said}");
         }
+        let places = said.lines().find(|line| line.contains("max-bio-bvecs")).unwrap();
+        assert!(places.ends_with("(and at one more place)"), "{call:?}: {said}");
+    }
+    // Verbs that neither check the configuration nor put it into effect say nothing of it.
+    for call in [&["sh-dev", "r0"][..], &["role", "r0"], &["primary", "r0"], &["secondary", "r0"], &["down", "r0"]] {
+        assert!(!node.complaint(call).contains("warning"), "{call:?}: {}", node.complaint(call));
     }
     fs::remove_file(node.dir.path().join("disk")).unwrap();
     let said = node.complaint(&["up", "r0"]);
     assert!(said.contains("cannot open"), "{said}");
     assert_eq!(said.matches("warning:").count(), 2, "{said}");
+}
+
+#[test]
+fn metadata_of_a_disk_that_has_grown_is_not_replaced() {
+    let node = Node::alone(17_815);
+    let disk = node.dir.path().join("disk");
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    let before = node.lines(&["get-gi", "r0"]);
+    File::options().write(true).open(&disk).unwrap().set_len(24 << 20).unwrap();
+    for (verb, status) in [("create-md", 10), ("dstate", 255)] {
+        let refused = node.call(&[verb, "r0"]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(status), "{verb}: {said}");
+        assert!(said.contains("has grown from 16384 to 24576 KiB"), "{verb}: {said}");
+        assert!(said.ends_with("to move it, and keep all data: urbd check-resize r0/0\n"), "{verb}: {said}");
+    }
+    // The same may be so where nobody has noted a size.
+    fs::remove_file(node.dir.path().join("run.known/drbd-minor-5.lkbd")).unwrap();
+    let said = node.complaint(&["dstate", "r0"]);
+    assert!(said.contains("if the disk has grown, its metadata is at its old end: urbd check-resize r0/0;"), "{said}");
+    assert_eq!(node.exit(&["check-resize", "r0/0"]), 0);
+    assert_eq!(node.lines(&["get-gi", "r0"]), before);
+}
+
+#[test]
+fn the_format_of_metadata_follows_the_dialect_and_what_is_there() {
+    let node = Node::alone(17_816);
+    let with_ids = fs::read_to_string(&node.config).unwrap();
+    let text = with_ids.replace("node-id 0; ", "").replace("node-id 1; ", "");
+    fs::write(&node.config, &text).unwrap();
+    let formats = || node.lines(&["dump-md", "r0"]).into_iter().find(|line| line.starts_with("version ")).unwrap();
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(formats(), "version \"v08\";");
+    fs::write(&node.config, with_ids).unwrap();
+    // A pair may use what is there: it is neither converted nor replaced unasked, also by force.
+    for call in [&["create-md", "r0"][..], &["create-md", "--force", "r0"]] {
+        let refused = node.call(call);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(10), "{said}");
+        assert!(said.contains("has v08 metadata, and the configuration means v09"), "{said}");
+        assert!(said.contains("urbd create-md r0/0 --format=v09") && said.contains("--format=v08"), "{said}");
+    }
+    assert_eq!(formats(), "version \"v08\";");
+    assert_eq!(node.exit(&["create-md", "--force", "r0/0", "--format=v09"]), 0);
+    assert_eq!(formats(), "version \"v09\";");
+    assert_eq!(node.exit(&["wipe-md", "--force", "r0"]), 0);
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(formats(), "version \"v09\";");
+    fs::write(&node.config, text).unwrap();
+    assert_eq!(node.exit(&["create-md", "--force", "r0"]), 10);
+    assert_eq!(formats(), "version \"v09\";");
+}
+
+#[test]
+fn programs_are_told_the_version_of_the_dialect_that_is_spoken() {
+    let asked = |name: &str, option: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_urbd")).arg0(name).arg(option).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{name} {option}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = asked("drbdadm", "--version");
+    assert!(said.contains("DRBD_KERNEL_VERSION_CODE=0x090301\nDRBD_KERNEL_VERSION=9.3.1\n"), "{said}");
+    for (name, option) in [("drbdsetup", "--version"), ("drbdsetup", "-V"), ("drbdadm", "-V"), ("urbd", "--version")] {
+        assert_eq!(asked(name, option), said, "{name} {option}");
+    }
+    // A file that wants the same is understood.
+    let node = Node::alone(17_817);
+    let text = fs::read_to_string(&node.config).unwrap();
+    fs::write(&node.config, format!("require-drbd-module-version-ge 9.3.1;\n{text}")).unwrap();
+    assert_eq!(node.exit(&["sh-nop"]), 0, "{}", node.complaint(&["sh-nop"]));
+}
+
+/// Two or three hosts of DRBD 9, each node with a disk; the others are never there.
+fn nine(hosts: usize, port: u16) -> Node {
+    let mut node = Node::with_config(PathBuf::new(), "alpha");
+    let dir = node.dir.path().to_owned();
+    File::create(dir.join("disk")).unwrap().set_len(16 << 20).unwrap();
+    let names = &["alpha", "bravo", "charlie"][..hosts];
+    let sections = names.iter().enumerate().map(|(id, name)| {
+        let disk = if id == 0 { dir.join("disk") } else { PathBuf::from("/dev/drbd/this/is/not/used") };
+        format!("  on {name} {{ node-id {id}; address 127.0.0.{}:{port}; disk {}; }}\n", id + 1, disk.display())
+    });
+    let text = format!(
+        "resource r0 {{\n  urbd {{ front-end none; }}\n  device minor 5; meta-disk internal;\n\
+         {}  connection-mesh {{ hosts {}; }}\n}}\n",
+        sections.collect::<String>(),
+        names.join(" ")
+    );
+    node.config = dir.join("urbd.conf");
+    fs::write(&node.config, text).unwrap();
+    node
+}
+
+#[test]
+fn adjust_starts_what_does_not_run_with_or_without_its_disk() {
+    for node in [Node::alone(17_861), nine(2, 17_862), nine(3, 17_863)] {
+        let says_nothing = |arguments: &[&str]| {
+            let output = node.call(arguments);
+            let quiet = output.stdout.is_empty() && output.stderr.is_empty();
+            assert!(output.status.success() && quiet, "{arguments:?}: {output:?}");
+        };
+        let own_disk = || node.lines(&["dstate", "r0"])[0].split('/').next().unwrap().to_owned();
+        assert_eq!(node.exit(&["create-md", "--max-peers", "2", "r0"]), 0);
+        // Its disk is not even there.
+        let (disk, away) = (node.dir.path().join("disk"), node.dir.path().join("away"));
+        fs::rename(&disk, &away).unwrap();
+        assert_eq!(node.exit(&["adjust", "r0"]), 20, "as up");
+        assert_eq!(node.lines(&["sh-list-adjustable", "all"]), ["r0"]);
+        says_nothing(&["adjust", "--skip-disk", "r0"]);
+        assert_eq!(own_disk(), "Diskless");
+        assert!(node.lines(&["cstate", "r0"]).iter().all(|state| state == "Connecting"), "the net is not skipped");
+        says_nothing(&["adjust", "--skip-disk", "r0"]);
+        assert_eq!(own_disk(), "Diskless");
+        assert_eq!(node.lines(&["sh-list-adjustable", "all"]), ["r0"], "the disk is to be attached");
+        fs::rename(&away, &disk).unwrap();
+        says_nothing(&["adjust", "r0"]);
+        assert_eq!(own_disk(), "Inconsistent");
+        assert!(node.lines(&["sh-list-adjustable", "all"]).is_empty());
+        says_nothing(&["adjust", "r0"]);
+        assert_eq!(node.exit(&["down", "r0"]), 0);
+        says_nothing(&["adjust", "r0"]);
+        assert_eq!(own_disk(), "Inconsistent", "as up");
+        assert_eq!(node.exit(&["down", "r0"]), 0);
+    }
+}
+
+#[test]
+fn what_is_to_be_adjusted_is_listed_with_handlers_too() {
+    let node = Node::alone(17_864);
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 0);
+    assert!(node.lines(&["sh-list-adjustable", "all"]).is_empty());
+    let before = fs::read_to_string(&node.config).unwrap();
+    for change in ["handlers { split-brain /bin/true; }", "net { max-buffers 4000; }", "disk { on-io-error pass_on; }"]
+    {
+        fs::write(&node.config, before.replacen("  volume 0", &format!("  {change}\n  volume 0"), 1)).unwrap();
+        assert_eq!(node.lines(&["sh-list-adjustable", "all"]), ["r0"], "{change}");
+        assert_eq!(node.lines(&["sh-list-adjustable"]), ["r0"], "{change}");
+        assert_eq!(node.exit(&["adjust", "r0"]), 0, "{change}");
+        assert!(node.lines(&["sh-list-adjustable", "all"]).is_empty(), "{change}");
+    }
 }

@@ -6,7 +6,7 @@
 //! Invariants: nothing is ever changed, neither by a key nor by a request from a browser; the page is served on
 //! loopback addresses only, and loads nothing from elsewhere; what a process answers is shown escaped.
 //!
-//! Must never: decide anything about replication, or send a command.
+//! Must never: decide anything about replication, send a command, or be a part of the process that holds the data.
 #![forbid(unsafe_code)]
 
 pub mod look;

@@ -9,7 +9,6 @@ use crate::peers::Dagtag;
 use crate::violation::Violation;
 use crate::{MAX_BLOCK, MAX_DISCARD};
 use std::fmt;
-use std::ops::BitOr;
 use units::{ByteLen, Sector, SectorRange};
 
 /// No device has this sector (8 EiB): offsets in bytes below it fit 63 bits.
@@ -34,34 +33,32 @@ impl fmt::Debug for BlockId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DpFlags(pub u32);
 
-impl DpFlags {
-    /// No flag.
-    pub const NONE: DpFlags = DpFlags(0);
-    /// Synchronous write (a hint).
-    pub const RW_SYNC: DpFlags = DpFlags(0x002);
-    /// The receiver may clear bitmap bits after the write.
-    pub const MAY_SET_IN_SYNC: DpFlags = DpFlags(0x004);
-    /// Force unit access (from version 95 on).
-    pub const FUA: DpFlags = DpFlags(0x010);
-    /// Flush before the write (from version 95 on).
-    pub const FLUSH: DpFlags = DpFlags(0x020);
-    /// Discard, or in P_ZEROES "unmapping is allowed" (from version 95 on).
-    pub const DISCARD: DpFlags = DpFlags(0x040);
-    /// The receiver must send P_RECV_ACK (from version 100 on).
-    pub const SEND_RECEIVE_ACK: DpFlags = DpFlags(0x080);
-    /// The receiver must send P_WRITE_ACK (from version 100 on).
-    pub const SEND_WRITE_ACK: DpFlags = DpFlags(0x100);
-    /// WRITE SAME: removed from the protocol; a packet with it is refused.
-    pub const WRITE_SAME: DpFlags = DpFlags(0x200);
-    /// Write zeroes (P_ZEROES only).
-    pub const ZEROES: DpFlags = DpFlags(0x400);
-
-    /// Are all flags of `other` set?
-    #[must_use]
-    pub const fn contains(self, other: DpFlags) -> bool {
-        self.0 & other.0 == other.0
+bitflags::bitflags! {
+    impl DpFlags: u32 {
+        /// No flag.
+        const NONE = 0;
+        /// Synchronous write (a hint).
+        const RW_SYNC = 0x002;
+        /// The receiver may clear bitmap bits after the write.
+        const MAY_SET_IN_SYNC = 0x004;
+        /// Force unit access (from version 95 on).
+        const FUA = 0x010;
+        /// Flush before the write (from version 95 on).
+        const FLUSH = 0x020;
+        /// Discard, or in P_ZEROES "unmapping is allowed" (from version 95 on).
+        const DISCARD = 0x040;
+        /// The receiver must send P_RECV_ACK (from version 100 on).
+        const SEND_RECEIVE_ACK = 0x080;
+        /// The receiver must send P_WRITE_ACK (from version 100 on).
+        const SEND_WRITE_ACK = 0x100;
+        /// WRITE SAME: removed from the protocol; a packet with it is refused.
+        const WRITE_SAME = 0x200;
+        /// Write zeroes (P_ZEROES only).
+        const ZEROES = 0x400;
     }
+}
 
+impl DpFlags {
     /// Those flags that may be sent in a protocol version. The others mean nothing to its speakers, who infer the
     /// kind of acknowledgement from the negotiated protocol (`docs/spec/wire-protocol.md` 3.4).
     #[must_use]
@@ -77,13 +74,6 @@ impl DpFlags {
                     _ => old | from_95 | from_100,
                 },
         )
-    }
-}
-
-impl BitOr for DpFlags {
-    type Output = DpFlags;
-    fn bitor(self, o: DpFlags) -> DpFlags {
-        DpFlags(self.0 | o.0)
     }
 }
 

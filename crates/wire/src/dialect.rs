@@ -2,7 +2,6 @@
 
 use crate::violation::Violation;
 use std::fmt;
-use std::ops::BitOr;
 
 /// A protocol version this crate speaks: 86 to 101 (DRBD 8.4), 118 to 124 (DRBD 9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,53 +77,51 @@ impl fmt::Display for Version {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features(pub u32);
 
-impl Features {
-    /// No feature.
-    pub const NONE: Features = Features(0);
-    /// P_TRIM may be sent.
-    pub const TRIM: Features = Features(0x1);
-    /// P_RS_THIN_REQ and P_RS_DEALLOCATED.
-    pub const THIN_RESYNC: Features = Features(0x2);
-    /// Queue limits in P_SIZES; discards up to 128 MiB.
-    pub const WRITE_SAME: Features = Features(0x4);
-    /// P_ZEROES; P_TRIM means a plain discard.
-    pub const WRITE_ZEROES: Features = Features(0x8);
-    /// Requests of resync and verify name the write that they depend on.
-    pub const RESYNC_DAGTAG: Features = Features(0x10);
-    /// Second layout of two-phase commits: flags, and the reachable nodes in P_TWOPC_COMMIT.
-    pub const TWOPC_V2: Features = Features(0x20);
-    /// Generations of a resync that is skipped are handled as 9.2.4 does.
-    pub const RS_SKIP_UUID: Features = Features(0x40);
-    /// P_ENABLE_REPLICATION: a target of a resync need not get new writes meanwhile.
-    pub const RESYNC_WITHOUT_REPLICATION: Features = Features(0x80);
-    /// P_SIZES tells how much a bit of the bitmap stands for. Needs `WRITE_SAME`.
-    pub const BM_BLOCK_SHIFT: Features = Features(0x100);
-    /// P_PEER_DAGTAG within the handshake.
-    pub const RECONCILE_RECONNECT: Features = Features(0x200);
-    /// All of 8.4's.
-    pub const OF_84: Features = Features(0xf);
-    /// All of DRBD's that this crate speaks.
-    pub const ALL: Features = Features(0x3ff);
-    /// urbd's own: the sender decides by urbd's rules where its peer does so, too. No DRBD has this bit, and what is
-    /// agreed on is what both offer: beside one it is never set.
-    pub const URBD_RULES: Features = Features(0x8000_0000);
-    /// urbd's own: who hears that a Primary begins a data generation says that it has it when that is on its disk, and
-    /// the Primary waits for the word of all that have this bit.
-    pub const URBD_GENERATIONS: Features = Features(0x4000_0000);
-    /// All of urbd's own.
-    pub const OF_URBD: Features = Features(0xc000_0000);
+bitflags::bitflags! {
+    impl Features: u32 {
+        /// No feature.
+        const NONE = 0;
+        /// P_TRIM may be sent.
+        const TRIM = 0x1;
+        /// P_RS_THIN_REQ and P_RS_DEALLOCATED.
+        const THIN_RESYNC = 0x2;
+        /// Queue limits in P_SIZES; discards up to 128 MiB.
+        const WRITE_SAME = 0x4;
+        /// P_ZEROES; P_TRIM means a plain discard.
+        const WRITE_ZEROES = 0x8;
+        /// Requests of resync and verify name the write that they depend on.
+        const RESYNC_DAGTAG = 0x10;
+        /// Second layout of two-phase commits: flags, and the reachable nodes in P_TWOPC_COMMIT.
+        const TWOPC_V2 = 0x20;
+        /// Generations of a resync that is skipped are handled as 9.2.4 does.
+        const RS_SKIP_UUID = 0x40;
+        /// P_ENABLE_REPLICATION: a target of a resync need not get new writes meanwhile.
+        const RESYNC_WITHOUT_REPLICATION = 0x80;
+        /// P_SIZES tells how much a bit of the bitmap stands for. Needs `WRITE_SAME`.
+        const BM_BLOCK_SHIFT = 0x100;
+        /// P_PEER_DAGTAG within the handshake.
+        const RECONCILE_RECONNECT = 0x200;
+        /// All of 8.4's.
+        const OF_84 = 0xf;
+        /// All of DRBD's that this crate speaks.
+        const ALL = 0x3ff;
+        /// urbd's own: the sender decides by urbd's rules where its peer does so, too. No DRBD has this bit, and what
+        /// is agreed on is what both offer: beside one it is never set.
+        const URBD_RULES = 0x8000_0000;
+        /// urbd's own: who hears that a Primary begins a data generation says that it has it when that is on its disk,
+        /// and the Primary waits for the word of all that have this bit.
+        const URBD_GENERATIONS = 0x4000_0000;
+        /// All of urbd's own.
+        const OF_URBD = 0xc000_0000;
+    }
+}
 
+impl Features {
     /// What nobody may offer with a protocol version: only 9.2.0 to 9.2.2 have this mixture, and what they mean by it
     /// was never released again (`docs/spec/wire-protocol.md` 17.12).
     #[must_use]
     pub const fn never_with(version: u32) -> Features {
         if version == 121 { Features::RESYNC_DAGTAG } else { Features::NONE }
-    }
-
-    /// Are all features of `other` set?
-    #[must_use]
-    pub const fn contains(self, other: Features) -> bool {
-        self.0 & other.0 == other.0
     }
 
     /// The features that both have.
@@ -137,13 +134,6 @@ impl Features {
     #[must_use]
     pub const fn without(self, other: Features) -> Features {
         Features(self.0 & !other.0)
-    }
-}
-
-impl BitOr for Features {
-    type Output = Features;
-    fn bitor(self, o: Features) -> Features {
-        Features(self.0 | o.0)
     }
 }
 

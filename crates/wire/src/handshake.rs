@@ -457,42 +457,40 @@ pub(crate) fn size(f: &mut Fields<'_>) -> Result<Sector, Violation> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct UuidFlags(pub u64);
 
-impl UuidFlags {
-    /// No flag.
-    pub const NONE: UuidFlags = UuidFlags(0);
-    /// The sender was told to discard its data.
-    pub const DISCARD_MY_DATA: UuidFlags = UuidFlags(0x1);
-    /// The sender was Primary when it went down.
-    pub const CRASHED_PRIMARY: UuidFlags = UuidFlags(0x2);
-    /// The sender's data is inconsistent.
-    pub const INCONSISTENT: UuidFlags = UuidFlags(0x4);
-    /// Take the data as equal and clear the bitmap (from version 90 on).
-    pub const SKIP_INITIAL_SYNC: UuidFlags = UuidFlags(0x8);
-    /// The sender begins a generation.
-    pub const NEW_DATAGEN: UuidFlags = UuidFlags(0x10);
-    /// The sender's data does not depend on another node.
-    pub const STABLE: UuidFlags = UuidFlags(0x20);
-    /// The sender has just become stable: the receiver looks again whether a resync is due.
-    pub const GOT_STABLE: UuidFlags = UuidFlags(0x40);
-    /// The receiver is to look whether a resync is due.
-    pub const RESYNC: UuidFlags = UuidFlags(0x80);
-    /// The connection had been up before.
-    pub const RECONNECT: UuidFlags = UuidFlags(0x100);
-    /// The sender speaks for a Primary without a disk.
-    pub const DISKLESS_PRIMARY: UuidFlags = UuidFlags(0x200);
-    /// The sender was Primary and lost quorum.
-    pub const PRIMARY_LOST_QUORUM: UuidFlags = UuidFlags(0x400);
-    /// The sender is the target of a resync from a third node; its current generation is that node's.
-    pub const SYNC_TARGET: UuidFlags = UuidFlags(0x800);
-    /// One bitmap generation is that of a slot without a node (from version 116 on).
-    pub const HAS_UNALLOCATED: UuidFlags = UuidFlags(0x1000);
-
-    /// Are all flags of `other` set?
-    #[must_use]
-    pub const fn contains(self, other: UuidFlags) -> bool {
-        self.0 & other.0 == other.0
+bitflags::bitflags! {
+    impl UuidFlags: u64 {
+        /// No flag.
+        const NONE = 0;
+        /// The sender was told to discard its data.
+        const DISCARD_MY_DATA = 0x1;
+        /// The sender was Primary when it went down.
+        const CRASHED_PRIMARY = 0x2;
+        /// The sender's data is inconsistent.
+        const INCONSISTENT = 0x4;
+        /// Take the data as equal and clear the bitmap (from version 90 on).
+        const SKIP_INITIAL_SYNC = 0x8;
+        /// The sender begins a generation.
+        const NEW_DATAGEN = 0x10;
+        /// The sender's data does not depend on another node.
+        const STABLE = 0x20;
+        /// The sender has just become stable: the receiver looks again whether a resync is due.
+        const GOT_STABLE = 0x40;
+        /// The receiver is to look whether a resync is due.
+        const RESYNC = 0x80;
+        /// The connection had been up before.
+        const RECONNECT = 0x100;
+        /// The sender speaks for a Primary without a disk.
+        const DISKLESS_PRIMARY = 0x200;
+        /// The sender was Primary and lost quorum.
+        const PRIMARY_LOST_QUORUM = 0x400;
+        /// The sender is the target of a resync from a third node; its current generation is that node's.
+        const SYNC_TARGET = 0x800;
+        /// One bitmap generation is that of a slot without a node (from version 116 on).
+        const HAS_UNALLOCATED = 0x1000;
     }
+}
 
+impl UuidFlags {
     /// `HAS_UNALLOCATED`, with the node id under which the generation of a slot without a node is listed.
     #[must_use]
     pub const fn of_unallocated(node: NodeId) -> UuidFlags {
@@ -504,13 +502,6 @@ impl UuidFlags {
     pub fn unallocated(self) -> Option<NodeId> {
         let named = NodeId::new((self.0 >> 56) as u8);
         named.filter(|_| self.contains(UuidFlags::HAS_UNALLOCATED))
-    }
-}
-
-impl std::ops::BitOr for UuidFlags {
-    type Output = UuidFlags;
-    fn bitor(self, o: UuidFlags) -> UuidFlags {
-        UuidFlags(self.0 | o.0)
     }
 }
 

@@ -1,7 +1,8 @@
 //! One page with everything in it: nothing is fetched from elsewhere.
 
+use super::number::number;
 use super::plot::{self, Colour, Column, escape};
-use super::text::{number, want};
+use super::text::want;
 use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Report, median, spread};
 use std::fmt::Write;
 

@@ -1,6 +1,7 @@
 //! The part of a document that is made from a report, between two markers.
 
-use super::text::{number, want};
+use super::number::number;
+use super::text::want;
 use crate::error::{Error, Result};
 use crate::results::{CPU, CaseReport, IOPS, MIB_S, P99, Report, median, spread};
 use std::fmt::Write;

@@ -2,6 +2,7 @@
 
 mod html;
 mod markdown;
+mod number;
 mod plot;
 mod stages;
 mod text;

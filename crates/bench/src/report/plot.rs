@@ -1,6 +1,6 @@
 //! Drawings as inline SVG: bars with the spread of the rounds, and latencies.
 
-use super::text::number;
+use super::number::number;
 use crate::latency::Latencies;
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Where the time of requests went, as all forms of a report show it.
 
-use super::text::number;
+use super::number::number;
 use crate::pair::{PRIMARY, SECONDARY};
 use crate::workload::StageTime;
 use control::StageLatency;

@@ -1,5 +1,6 @@
 //! For a terminal.
 
+use super::number::number;
 use super::stages;
 use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Relation, Report, Row, median, spread};
 use std::fmt::Write;
@@ -91,15 +92,5 @@ pub(super) fn want(bar: &Bar) -> String {
     match bar.relation {
         Relation::AtLeast => format!(">= {}", number(bar.want)),
         Relation::AtMost => format!("<= {}", number(bar.want)),
-    }
-}
-
-/// With as many digits as mean something.
-pub(super) fn number(value: f64) -> String {
-    match value.abs() {
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        v if v >= 0.1 || v == 0.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{Printer, by_group};
 use crate::address::Address;
+use crate::backing::MetaDisk;
 use crate::document::{ConnectionNode, HostKind, HostNode, ProxyNode, ProxyOptions, ResourceNode, Sections};
 use crate::error::Findings;
-use crate::model::{Config, Connection, Host, HostMatch, MetaDisk, Resource};
+use crate::model::{Config, Connection, Host, HostMatch, Resource};
 use crate::options::{Setting, Settings};
 use crate::resolve::merged_volumes;
 use crate::table::{Group, Kind};

@@ -15,7 +15,7 @@ use self::sections::once;
 use crate::document::{Document, ResourceNode, Sections};
 use crate::error::{Error, ErrorKind, Findings, Span, nearest};
 use crate::files::{self, Files};
-use crate::load::{LoadOptions, Version};
+use crate::load_options::{LoadOptions, Version};
 use crate::options::{Clash, Settings};
 use crate::table::Group;
 use crate::tree::{self, Body, Statement};

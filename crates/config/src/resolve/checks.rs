@@ -5,15 +5,22 @@ use std::net::IpAddr;
 
 use units::same_host;
 
+use crate::backing::MetaDisk;
 use crate::document::{Document, HostNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
 use crate::index::Index;
-use crate::model::{Host, HostMatch, MetaDisk, Resource, volume_name};
+use crate::model::{Host, HostMatch, Resource, ThisHost, volume_name};
 use crate::options::Setting;
 
 /// Checks that need all resources.
-pub(super) fn across_resources(resources: &[Resource], index: &Index, document: &Document, findings: &mut Findings) {
-    let mut taken = Taken { seen: HashMap::new(), findings };
+pub(super) fn across_resources(
+    resources: &[Resource],
+    index: &Index,
+    document: &Document,
+    this_host: Option<&ThisHost>,
+    findings: &mut Findings,
+) {
+    let mut taken = Taken { seen: HashMap::new(), this_host, findings };
     for resource in resources {
         let Some(node) = document.resource(&resource.name) else { continue };
         for (host, host_node) in resource.hosts.iter().zip(&node.hosts) {
@@ -42,6 +49,8 @@ type Use = (String, Span, String);
 struct Taken<'a> {
     /// By the first label of the machine's name, in small letters: names of one machine have the same.
     seen: HashMap<(String, String), Vec<Use>>,
+    /// Whose disks are looked at; `None`: every machine's.
+    this_host: Option<&'a ThisHost>,
     findings: &'a mut Findings,
 }
 
@@ -63,6 +72,12 @@ impl Taken<'_> {
         uses.push((machine.to_owned(), span.clone(), owner.to_owned()));
     }
 
+    /// Are this machine's disks to be looked at? Another machine's may be placeholders, the same in all resources.
+    fn has_disks_of(&self, machine: &str) -> bool {
+        let is_address = |host: &ThisHost| host.addresses.iter().any(|address| address.to_string() == machine);
+        self.this_host.is_none_or(|host| same_host(&host.name, machine) || is_address(host))
+    }
+
     fn volumes(&mut self, machine: &str, resource: &Resource, node: &ResourceNode, host: &Host, host_node: &HostNode) {
         for volume in &host.volumes {
             let owner = format!("{}/{}", resource.name, volume.nr.0);
@@ -76,7 +91,7 @@ impl Taken<'_> {
                 self.claim(machine, format!("device {name}"), &owner, device_span);
             }
             let Some(backing) = &volume.backing else { continue };
-            if matches!(host.is, HostMatch::Stacked { .. }) {
+            if matches!(host.is, HostMatch::Stacked { .. }) || !self.has_disks_of(machine) {
                 continue;
             }
             let disk_span = nodes.iter().find_map(|v| v.disk.as_ref()).map_or(&host.span, |d| &d.span);

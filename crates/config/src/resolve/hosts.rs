@@ -84,11 +84,7 @@ fn node_ids(node: &ResourceNode, findings: &mut Findings) -> Vec<Option<NodeId>>
     if written.iter().all(Option::is_some) {
         return written;
     }
-    let old_style = written.len() == 2
-        && written.iter().all(Option::is_none)
-        && node.connections.is_empty()
-        && node.meshes.is_empty();
-    if old_style {
+    if node.is_of_84() {
         return implicit_node_ids(node, findings);
     }
     let missing = node.hosts.iter().rfind(|h| h.node_id.is_none()).expect("one is missing");

@@ -11,15 +11,21 @@ use units::Duration;
 
 pub(crate) use self::checks::target;
 pub(crate) use self::hosts::merged_volumes;
+use crate::backing::{Backing, MetaDisk};
 use crate::document::{Document, HostKind, HostNode, ResourceNode, Sections};
 use crate::error::{Error, ErrorKind, Errors, Findings};
 use crate::grammar::clash_error;
 use crate::index::Index;
-use crate::model::{Backing, Config, HostMatch, MetaDisk, Resource};
+use crate::model::{Config, HostMatch, Resource, ThisHost};
 use crate::options::{Clash, Setting, Settings, StartupOptions};
 
 /// Builds the configuration; all problems are collected before it gives up.
-pub(crate) fn resolve(file: Arc<str>, document: Document, mut findings: Findings) -> Result<Config, Errors> {
+pub(crate) fn resolve(
+    file: Arc<str>,
+    document: Document,
+    this_host: Option<&ThisHost>,
+    mut findings: Findings,
+) -> Result<Config, Errors> {
     let mut resources = Vec::with_capacity(document.resources.len());
     for node in &document.resources {
         if let Some(resource) = resource(&document, node, &mut findings) {
@@ -28,7 +34,7 @@ pub(crate) fn resolve(file: Arc<str>, document: Document, mut findings: Findings
     }
     let index = Index::of(resources.iter().map(|r| r.name.as_str()));
     stack(&document, &mut resources, &index, &mut findings);
-    checks::across_resources(&resources, &index, &document, &mut findings);
+    checks::across_resources(&resources, &index, &document, this_host, &mut findings);
     let global = document.global.as_ref().map(Into::into).unwrap_or_default();
     let warnings = findings.into_result()?;
     Ok(Config { file, global, resources, index, document, warnings })
@@ -91,7 +97,9 @@ fn resource(document: &Document, node: &ResourceNode, findings: &mut Findings) -
         handlers: (&sections.handlers).into(),
         urbd: (&sections.urbd).into(),
         resync_goal: (&sections.urbd).into(),
+        private: sections.urbd.iter().chain(sections.handlers.iter()).cloned().collect(),
         settings: sections.options,
+        of_84: node.is_of_84(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What is the matter with the peers: reached or not, and what is copied to or from them.
 
-use super::{List, Weight, sentence};
+use super::{List, Next, Weight, next, sentence};
 use crate::query;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{Attempt, Cause, ConnectionStatus, IntentionalClient, PeerDeviceStatus, ResourceStatus, SlowedBy};
@@ -10,18 +10,19 @@ impl List<'_> {
         let who = Who { resource: &r.name, c };
         match c.connection {
             ConnectionState::Connected => {
+                self.unsteady(&who);
                 for p in &c.peer_devices {
                     self.peer_device(r, &who, p);
                 }
                 if c.statistics.is_some_and(|s| s.congested) {
                     let text = format!("The network to {} is congested: data waits to be sent.", who.name());
-                    self.add(who.object(), Weight::Running, "congested", text, String::new());
+                    self.add(who.object(), Weight::Running, "congested", text, None);
                 }
             }
             ConnectionState::StandAlone => self.stand_alone(r, &who),
             ConnectionState::Disconnecting | ConnectionState::TearDown => {
                 let text = format!("The connection to {} is being closed.", who.name());
-                self.add(who.object(), Weight::Running, "disconnecting", text, String::new());
+                self.add(who.object(), Weight::Running, "disconnecting", text, None);
             }
             _ => {
                 self.not_reached(&who);
@@ -35,8 +36,8 @@ impl List<'_> {
         let (name, resource, (_, peer)) = (who.name(), who.resource, who.addresses());
         if let Some(from) = &who.c.stranger {
             let text = format!("Somebody connects from {from}, and is not let in: {name} is to be at {peer}.");
-            let next = format!("if it is {name}: correct its address here; then: urbd adjust {resource}");
-            self.add(who.object(), Weight::Warning, "unknown-address", text, next);
+            let next = next!("if it is {name}: correct its address here; then: urbd adjust {resource}");
+            self.add(who.object(), Weight::Warning, "unknown-address", text, Some(next));
         }
     }
 
@@ -45,18 +46,19 @@ impl List<'_> {
         let (name, object) = (who.name(), who.object());
         if let Some(cause) = split_brain(who.c) {
             let next = ways_out(r, who);
-            return self.add(object, Weight::Error, "split-brain", sentence(&cause.text), next);
+            return self.add(object, Weight::Error, "split-brain", sentence(&cause.text), Some(next));
         }
         match &who.c.cause {
             Some(cause) => {
                 let why = cause.text.trim_end_matches("; not connecting any more").trim_end_matches('.');
                 let text = format!("Not connected to {name} and not trying: {why}.");
                 let next = before_connecting(r, &cause.code, who);
-                self.add(object, Weight::Error, &cause.code, text, next);
+                self.add(object, Weight::Error, &cause.code, text, Some(next));
             }
             None => {
                 let text = format!("Not connected to {name} and not trying, as somebody asked for it (disconnect).");
-                self.add(object.clone(), Weight::Warning, "disconnected", text, format!("urbd connect {object}"));
+                let next = next!("urbd connect {object}");
+                self.add(object, Weight::Warning, "disconnected", text, Some(next));
             }
         }
     }
@@ -68,31 +70,30 @@ impl List<'_> {
         if who.c.failed_authentications > 0 {
             let text = format!("{name} is not let in, or does not let this node in: the shared secrets differ.");
             let next =
-                format!("make cram-hmac-alg and shared-secret equal on both; then on both: urbd adjust {resource}");
-            return self.add(object, Weight::Error, "wrong-secret", text, next);
+                next!("make cram-hmac-alg and shared-secret equal on both; then on both: urbd adjust {resource}");
+            return self.add(object, Weight::Error, "wrong-secret", text, Some(next));
         }
         let cause = who.c.cause.as_ref();
         if let Some(cause) = cause.filter(|cause| cause.code == "incompatible-versions") {
             let text = format!("{name} speaks no protocol version that this node speaks: {}.", cause.text);
-            return self.add(
-                object,
-                Weight::Error,
-                "incompatible-versions",
-                text,
-                "upgrade the older of the two nodes",
+            let next = next!(
+                "upgrade the older of the two nodes; beside DRBD 9.0.0 to 9.0.25, which speaks 110 to 117: urbd {{ \
+                 protocol-version-max 101; }}"
             );
+            return self.add(object, Weight::Error, "incompatible-versions", text, Some(next));
         }
         let left = cause.is_some_and(|cause| cause.code == "peer-disconnected");
+        let (local_ip, peer_ip) = (local_address(who), peer_address(who));
         let (code, why, next) = match &who.c.attempt {
             Some(Attempt::Refused) if left => (
                 "peer-left",
                 format!("{name} has disconnected because somebody asked for it there (disconnect or down)"),
-                format!("on {name}: urbd status {resource}; then urbd connect {resource}, or urbd up {resource}"),
+                next!("when it is to be connected again, on {name}: urbd adjust {resource}"),
             ),
             Some(Attempt::PortTaken) => (
                 "port-taken",
                 format!("{name} cannot reach this node: another program listens on {local}"),
-                format!(
+                next!(
                     "find it with: ss -ltnp, or, if it is a connection of its own, ss -tnp; end it, or give the resource \
                      another port and: urbd adjust {resource}"
                 ),
@@ -100,34 +101,73 @@ impl List<'_> {
             Some(Attempt::NoSuchAddress) => (
                 "no-such-address",
                 format!("{name} is not reached: {local} is not an address of this machine"),
-                "compare: ip address; and the address in the resource's section for this node".to_owned(),
+                next!("compare: ip address; and the address in the resource's section for this node"),
             ),
             Some(Attempt::Refused) => (
                 "refused",
                 format!("{name} is not reached: its machine refuses connections to {peer}, so nothing listens there"),
-                format!("on {name}: urbd up {resource}; if it runs there: compare addresses and ports on both"),
+                next!(
+                    "on {name}, which starts or connects it: urbd adjust {resource}; if that does not help: compare \
+                     addresses and ports on both"
+                ),
             ),
             Some(Attempt::TimedOut) => (
                 "no-answer",
                 format!("{name} is not reached: nothing answers at {peer} (machine off, network cut, or a firewall)"),
-                format!("ping {}; then look on {name} itself", peer_address(who)),
+                next!("ping -c 3 {peer_ip}; then look on {name} itself"),
             ),
             Some(Attempt::Unreachable) => (
                 "no-route",
                 format!("{name} is not reached: no route leads to {peer}"),
-                format!("ip route get {}", peer_address(who)),
+                next!("make one; this says if there is: ip route get {peer_ip}"),
+            ),
+            Some(Attempt::NobodyThere) => (
+                "nobody-there",
+                format!(
+                    "{name} is not reached: nobody has the address {peer_ip}, so its machine, or the link to it, is off"
+                ),
+                next!(
+                    "switch {name} on, or mend the link; when this answers it connects by itself: ping -c 3 {peer_ip}"
+                ),
             ),
             Some(Attempt::Ended) => (
                 "ended-at-once",
                 format!("{name} is not reached: who answers at {peer} ends each connection at once"),
-                format!("on {name}: urbd status {resource}; its address for this node must be {}", local_address(who)),
+                next!("on {name}: urbd status {resource}; its address for this node must be {local_ip}"),
             ),
             Some(Attempt::Failed(error)) => {
-                ("not-reached", format!("{name} is not reached at {peer}: {error}"), format!("urbd why {resource}"))
+                ("not-reached", format!("{name} is not reached at {peer}: {error}"), next!("urbd why {resource}"))
             }
+            None if who.c.losses.is_some() => return self.unsteady(who),
             None => return self.lost(who),
         };
-        self.add(object, Weight::Warning, code, format!("{why}."), next);
+        self.add(object, Weight::Warning, code, format!("{why}."), Some(next));
+    }
+
+    /// A connection that is made again and again, and lost each time.
+    fn unsteady(&mut self, who: &Who) {
+        let Some(lost) = &who.c.losses else { return };
+        let (name, resource, address) = (who.name(), who.resource, peer_address(who));
+        let minutes = lost.seconds.div_ceil(60);
+        let span = if minutes == 1 { "minute".to_owned() } else { format!("{minutes} minutes") };
+        let data = if lost.with_data { ", each time while data was on its way" } else { "" };
+        let why = if lost.why.is_empty() { String::new() } else { format!("; the last time: {}", lost.why) };
+        let text = format!(
+            "The connection to {name} comes and goes: it was lost {} times in the last {span}{data}{why}.",
+            lost.times
+        );
+        // What makes the connection are small packets, and they pass.
+        let next = match lost.with_data {
+            true => {
+                let size = if address.contains(':') { 1452 } else { 1472 };
+                next!(
+                    "small packets pass, so compare the MTU of all that is on the way: ping -c 3 -M do -s {size} \
+                     {address}; if that is answered: on {name}: urbd why {resource}"
+                )
+            }
+            false => next!("on {name}: urbd why {resource}"),
+        };
+        self.add(who.object(), Weight::Warning, "link-unsteady", text, Some(next));
     }
 
     /// A connection that ended, or was refused by one of the nodes.
@@ -136,45 +176,54 @@ impl List<'_> {
         match &who.c.cause {
             Some(cause) => {
                 let text = format!("{name} is not connected: {}.", cause.text.trim_end_matches('.'));
-                let there = format!("on {name}: urbd status {resource}");
+                if let Some(next) = what_passes(&cause.code, who) {
+                    return self.add(object, Weight::Error, &cause.code, text, Some(next));
+                }
+                let address = peer_address(who);
                 let (weight, next) = match cause.code.as_str() {
                     // By itself, when that has ended.
-                    "resync-comes-first" | "another-came-first" => {
-                        (Weight::Running, format!("to wait for that: urbd wait-sync {resource}"))
-                    }
+                    "another-came-first" => (Weight::Running, next!("to wait for that: urbd wait-sync {resource}")),
                     "ping-timeout" | "handshake-timeout" => {
-                        (Weight::Warning, format!("ping {}; {there}", peer_address(who)))
+                        (Weight::Warning, next!("ping -c 3 {address}; on {name}: urbd status {resource}"))
                     }
-                    _ => (Weight::Warning, there),
+                    _ => (Weight::Warning, next!("on {name}: urbd status {resource}")),
                 };
-                self.add(object, weight, &cause.code, text, next);
+                self.add(object, weight, &cause.code, text, Some(next));
             }
             None => {
                 let text = format!("{name} is not connected yet: it is being tried.");
-                self.add(object, Weight::Warning, "connecting", text, format!("on {name}: urbd status {resource}"));
+                let next = next!("on {name}: urbd status {resource}");
+                self.add(object, Weight::Warning, "connecting", text, Some(next));
             }
         }
     }
 
     fn peer_device(&mut self, r: &ResourceStatus, who: &Who, p: &PeerDeviceStatus) {
         use ReplicationState::{Ahead, Behind, PausedSyncS, PausedSyncT, SyncSource, SyncTarget, VerifyS, VerifyT};
-        let (name, object) = (who.name(), format!("{}/{}", who.object(), p.volume));
+        let (name, object, resource) = (who.name(), format!("{}/{}", who.object(), p.volume), &r.name);
         match p.replication {
             SyncSource | SyncTarget => {
                 let to = if p.replication == SyncSource { "to" } else { "from" };
                 let text = format!("Data is being copied {to} {name}: {}.", progress_words(r, p));
-                self.add(object, Weight::Running, "resync", text, format!("to wait for it: urbd wait-sync {}", r.name));
+                self.add(
+                    object,
+                    Weight::Running,
+                    "resync",
+                    text,
+                    Some(next!("to wait for it: urbd wait-sync {resource}")),
+                );
             }
             PausedSyncS | PausedSyncT => self.paused(r, &object, &name, p),
             VerifyS | VerifyT => {
                 let text = format!("The data is being compared with {name}: {}.", progress_words(r, p));
-                self.add(object, Weight::Running, "verify", text, String::new());
+                self.add(object, Weight::Running, "verify", text, None);
             }
             Ahead | Behind => {
                 let (from, to) = if p.replication == Ahead { ("this node", &*name) } else { (&*name, "this node") };
                 let text =
                     format!("The network is too slow: {from} no longer sends each write to {to}, and resyncs later.");
-                self.add(object, Weight::Warning, "congestion", text, "look at the network; or raise congestion-fill");
+                let next = next!("look at the network; or raise congestion-fill");
+                self.add(object, Weight::Warning, "congestion", text, Some(next));
             }
             ReplicationState::Established => self.established(r, who, object, p),
             _ => {}
@@ -182,15 +231,16 @@ impl List<'_> {
     }
 
     fn paused(&mut self, r: &ResourceStatus, object: &str, name: &str, p: &PeerDeviceStatus) {
-        let why = p.resync_suspended;
+        let (why, resource) = (p.resync_suspended, &r.name);
         let (reason, next) = if why.user {
-            ("somebody asked for it here (pause-sync)".to_owned(), format!("urbd resume-sync {object}"))
+            ("somebody asked for it here (pause-sync)".to_owned(), Some(next!("urbd resume-sync {object}")))
         } else if why.dependency {
-            ("another resync comes first (resync-after)".to_owned(), String::new())
+            ("another resync comes first (resync-after)".to_owned(), None)
         } else if why.max_parallel {
-            ("enough other resyncs run".to_owned(), String::new())
+            ("enough other resyncs run".to_owned(), None)
         } else {
-            (format!("{name} asked for it"), format!("on {name}: urbd status {}; urbd resume-sync {}", r.name, r.name))
+            let next = next!("on {name}: urbd status {resource}; urbd resume-sync {resource}");
+            (format!("{name} asked for it"), Some(next))
         };
         let text =
             format!("The copying between this node and {name} is paused, because {reason}: {}.", progress_words(r, p));
@@ -200,27 +250,32 @@ impl List<'_> {
 
     fn established(&mut self, r: &ResourceStatus, who: &Who, object: String, p: &PeerDeviceStatus) {
         let (name, resource) = (who.name(), &r.name);
-        let there = |verb: &str| format!("on {name}: urbd {verb} {resource}");
         match p.peer_disk {
             DiskState::Diskless if p.peer_client == IntentionalClient::Yes => {}
             DiskState::Diskless | DiskState::Failed | DiskState::Detaching => {
                 let text = format!("{name} has no disk attached, and keeps no copy.");
-                self.add(object, Weight::Error, "peer-disk-missing", text, there("attach"));
+                let next = next!("on {name}: urbd attach {resource}");
+                self.add(object, Weight::Error, "peer-disk-missing", text, Some(next));
             }
             DiskState::Outdated => {
                 let text = format!("The disk of {name} has old data, and is not being copied.");
                 // Among several nodes the newer data may be on another one, which that node does not reach: it says so.
-                let next = if r.connections.len() > 1 { "status" } else { "invalidate" };
-                self.add(object, Weight::Warning, "peer-disk-outdated", text, there(next));
+                let next = match r.connections.len() > 1 {
+                    true => next!("on {name}: urbd status {resource}"),
+                    false => next!("on {name}: urbd invalidate {resource}"),
+                };
+                self.add(object, Weight::Warning, "peer-disk-outdated", text, Some(next));
             }
             // Said once, of this node's own disk.
             DiskState::Inconsistent if r.device(p.volume).is_some_and(|d| d.disk == DiskState::Inconsistent) => {}
             DiskState::Inconsistent => {
                 // Perhaps it is copied from another node.
-                let (whence, next) =
-                    if r.connections.len() > 1 { (" from here", "status") } else { ("", "invalidate") };
+                let (whence, next) = match r.connections.len() > 1 {
+                    true => (" from here", next!("on {name}: urbd status {resource}")),
+                    false => ("", next!("on {name}: urbd invalidate {resource}")),
+                };
                 let text = format!("The disk of {name} is Inconsistent, and is not being copied{whence}.");
-                self.add(object, Weight::Error, "peer-disk-inconsistent", text, there(next));
+                self.add(object, Weight::Error, "peer-disk-inconsistent", text, Some(next));
             }
             _ => {
                 let differ = p.statistics.map_or(0, |s| s.out_of_sync_sectors);
@@ -233,7 +288,7 @@ impl List<'_> {
 
     /// Blocks are marked as different, and nothing copies them.
     fn out_of_sync(&mut self, r: &ResourceStatus, who: &Who, (object, volume): (String, u16), kib: u64) {
-        let name = who.name();
+        let (name, resource) = (who.name(), &r.name);
         let here = r.role == Role::Primary;
         let there = who.c.peer_role == Role::Primary;
         let third = r.connections.iter().find(|c| c.peer_role == Role::Primary && c.name != who.c.name);
@@ -242,8 +297,9 @@ impl List<'_> {
             let text = format!(
                 "This node and {name}, both Secondary, keep {kib} KiB marked as perhaps different, until nobody is Primary."
             );
-            let next = format!("what {} says counts: on it, urbd status {}", third.name, r.name);
-            return self.add(object, Weight::Note, "marked-between-secondaries", text, next);
+            let third = &third.name;
+            let next = next!("what {third} says counts: on it, urbd status {resource}");
+            return self.add(object, Weight::Note, "marked-between-secondaries", text, Some(next));
         }
         let text = format!("{kib} KiB differ between this node and {name}.");
         // Connecting anew copies what is marked in 8.4's dialect only.
@@ -251,17 +307,23 @@ impl List<'_> {
             Some(120..) => "--reset-bitmap=no ",
             Some(118..) => "",
             _ => {
-                let next = format!("urbd disconnect {0}; urbd connect {0} (the Primary's data is kept)", who.object());
-                return self.add(object, Weight::Warning, "out-of-sync", text, next);
+                let peer = who.object();
+                let next = next!("urbd disconnect {peer}; urbd connect {peer} (the Primary's data is kept)");
+                return self.add(object, Weight::Warning, "out-of-sync", text, Some(next));
             }
         };
-        let replace = format!("urbd invalidate {marked}{}/{volume}", r.name);
         let next = match (here, there) {
-            (true, _) => format!("on {name}, whose copy of them is replaced: {replace}"),
-            (_, true) => format!("{replace} (this node's copy of them is replaced)"),
-            _ => format!("on the node with the worse copy, which is replaced: {replace}"),
+            (true, _) => {
+                next!("on {name}, whose copy of them is replaced: urbd invalidate {marked}{resource}/{volume}")
+            }
+            (_, true) => {
+                next!("urbd invalidate {marked}{resource}/{volume} (this node's copy of them is replaced)")
+            }
+            _ => {
+                next!("on the node with the worse copy, which is replaced: urbd invalidate {marked}{resource}/{volume}")
+            }
         };
-        self.add(object, Weight::Warning, "out-of-sync", text, next);
+        self.add(object, Weight::Warning, "out-of-sync", text, Some(next));
     }
 }
 
@@ -298,84 +360,127 @@ pub fn slowed_words(r: &ResourceStatus, p: &PeerDeviceStatus) -> Option<&'static
 
 /// What is known of a split brain with that peer.
 fn split_brain(c: &ConnectionStatus) -> Option<&Cause> {
-    let given_up = c.connection == ConnectionState::StandAlone;
+    // Whose data never had anything in common with this node's has not parted from it.
+    let unrelated = c.cause.as_ref().is_some_and(|cause| cause.code == "unrelated-data");
+    let given_up = c.connection == ConnectionState::StandAlone && !unrelated;
     let causes = c.peer_devices.iter().filter(|_| given_up).filter_map(|p| p.cause.as_ref());
     causes.into_iter().find(|cause| cause.code == "split-brain")
 }
 
 /// How a split brain ends. Nodes that are connected have the same data: all of one side give it up, or none.
-fn ways_out(r: &ResourceStatus, who: &Who) -> String {
+fn ways_out(r: &ResourceStatus, who: &Who) -> Next {
     let (name, resource, object) = (who.name(), who.resource, who.object());
     let first = r.connections.iter().find(|c| split_brain(c).is_some());
     if let Some(first) = first.filter(|first| first.name != who.c.name) {
-        return format!("the choice is the same as for {}", Who { resource, c: first }.object());
+        let first = Who { resource, c: first }.object();
+        return next!("the choice is the same as for {first}");
     }
-    let save = "None: copy the data of one node elsewhere first (mount it there), then discard that node's";
     let beside = r.connections.iter().filter(|c| c.connection == ConnectionState::Connected);
     let beside = beside.map(|c| Who { resource, c }.name()).collect::<Vec<_>>().join(" and ");
     let others = r.connections.iter().filter(|c| split_brain(c).is_some()).count();
     if others > 1 {
-        return format!(
+        return next!(
             "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
              --discard-my-data {resource}; on each other node: urbd connect {resource}. Those of the others: the same \
-             on them, and here urbd connect {resource}. {save}"
+             on them, and here urbd connect {resource}. None: copy the data of one node elsewhere first (mount it \
+             there), then discard that node's"
         );
     }
     if !beside.is_empty() {
-        return format!(
+        return next!(
             "choose whose changes are thrown away. Those of {name}: on {name}, urbd secondary {resource}; urbd connect \
              --discard-my-data {resource}; then here and on {beside}: urbd connect {resource}. This node's, which \
              {beside} has as well: here and on {beside}, urbd secondary {resource}; urbd connect --discard-my-data \
-             {object}; on {name}: urbd connect {resource}. {save}"
+             {object}; on {name}: urbd connect {resource}. None: copy the data of one node elsewhere first (mount it \
+             there), then discard that node's"
         );
     }
-    format!(
+    next!(
         "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect --discard-my-data \
-         {object}. Those of {name}: the same there, and here urbd connect {object}. {save}"
+         {object}; on {name}: urbd connect {resource}. Those of {name}: on {name}, urbd secondary {resource}; urbd \
+         connect --discard-my-data {resource}; here: urbd connect {object}. None: copy \
+         the data of one node elsewhere first (mount it there), then discard that node's"
     )
 }
 
-/// What to do before the nodes connect again, by the reason why they did not.
-fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
+/// What a node lacks for the two to be connected, which they go on trying.
+fn what_passes(code: &str, who: &Who) -> Option<Next> {
     let (name, resource, object) = (who.name(), who.resource, who.object());
-    let connect = format!("urbd connect {object}");
+    let next = match code {
+        "peer-disk-too-small" => {
+            next!(
+                "give {name} a disk as large as this node's, or larger; they connect by themselves then: urbd \
+                 wait-connect {object}"
+            )
+        }
+        "own-disk-too-small" => {
+            next!(
+                "give this node a disk as large as that of {name}; they connect by themselves then: urbd wait-connect \
+                 {object}"
+            )
+        }
+        "source-is-inconsistent" => next!("finish the resync of this node from where its data is"),
+        "exposed-data-differs" | "peer-lacks-own-writes" => {
+            next!("give {name} back the disk that it had; or, if this node's own disk has all: urbd attach {resource}")
+        }
+        "primary-is-outdated" => next!("stop the applications here; urbd secondary {resource}"),
+        _ => return None,
+    };
+    Some(next)
+}
+
+/// What to do before the nodes connect again, by the reason why they did not.
+fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> Next {
+    let (name, resource, object) = (who.name(), who.resource, who.object());
     match code {
-        "unrelated-data" => format!(
+        "unrelated-data" => next!(
             "on the node whose data is not wanted: urbd down {resource}; urbd create-md {resource}; urbd up {resource}; \
-             on the other: {connect}"
+             on the other: urbd connect {resource}"
         ),
-        "peer-disk-too-small" => format!("give {name} a disk as large as this node's, or larger; then: {connect}"),
-        "primary-would-be-target" | "primary-is-outdated" => {
-            let follow = format!("stop the applications here; urbd secondary {resource}; {connect}");
+        "primary-would-be-target" => {
             // 8.4's dialect gives up a copy after a split brain only.
             match r.connections.len() > 1 {
-                false => format!("{name} has newer data: {follow}"),
-                true => format!(
+                false => next!(
+                    "{name} has newer data: stop the applications here; urbd secondary {resource}; urbd connect \
+                     {object}; on {name}: urbd connect {resource}"
+                ),
+                true => next!(
                     "{name} has something that this node lacks. Throw it away: on {name}, urbd connect \
-                     --discard-my-data {resource}; here, {connect}. Keep it: {follow}"
+                     --discard-my-data {resource}; here, urbd connect {object}. Keep it: stop the applications here; \
+                     urbd secondary {resource}; urbd connect {object}; on {name}: urbd connect {resource}"
                 ),
             }
         }
-        "connect-refused" => format!("on {name}, which says why: urbd status {resource}; then: {connect}"),
+        "connect-refused" | "handshake-refused" => {
+            next!("on {name}, which says why: urbd status {resource}; then here: urbd connect {object}")
+        }
+        "connection-not-usable" => next!("correct the file; then: urbd adjust {resource}"),
         "two-primaries" => {
-            format!(
-                "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then: {connect}"
+            next!(
+                "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both: \
+                 urbd connect {resource}"
             )
         }
-        "source-is-inconsistent" => format!("finish the resync of this node from where its data is; then: {connect}"),
         "not-the-only-peer" => {
             let others = r.connections.iter().filter(|other| other.connection == ConnectionState::Connected);
             let leave = others.map(|other| format!("urbd disconnect {}; ", Who { resource, c: other }.object()));
             let leave = leave.collect::<String>();
             let old = who.c.cause.as_ref().is_some_and(|cause| cause.text.contains("8.4"));
-            let both = "; to have all connected: urbd { protocol-version-max 124; } on all nodes, with metadata v09";
-            format!("to have {name} instead: {leave}{connect}{}", if old { both } else { "" })
+            match old {
+                false => next!("to have {name} instead: {leave}urbd connect {object}"),
+                true => next!(
+                    "to have {name} instead: {leave}urbd connect {object}; to have all connected: take a \
+                     protocol-version-max of 8.4's out of all files, then on each node that runs: urbd adjust {resource}"
+                ),
+            }
         }
-        "both-discard-my-data" => format!("on the node whose data is to be kept, without --discard-my-data: {connect}"),
+        "both-discard-my-data" => {
+            next!("on the node whose data is to be kept, without --discard-my-data: urbd connect {resource}")
+        }
         _ if code.ends_with("-differs") => {
-            format!("make the option equal on both nodes; then on both: urbd adjust {resource}; {connect}")
+            next!("make the option equal on both nodes; then on both: urbd adjust {resource}")
         }
-        _ => format!("set that right; then: {connect}"),
+        _ => next!("set that right; then: urbd connect {object}"),
     }
 }
 

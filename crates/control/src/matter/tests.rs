@@ -1,11 +1,28 @@
 //! The table: one row per sentence. Every code that the module can say must have a row.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use super::{Weight, lines, matters, wrapped};
+use crate::asker::Asker;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{
-    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatus, IntentionalClient, PathAddress, PathStatus,
-    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy, Suspended, SyncDetails,
+    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatus, IntentionalClient, LinkLosses, Opening,
+    PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy,
+    Suspended, SyncDetails,
 };
+
+thread_local! {
+    /// The sentences of what comes next that were said.
+    static SAID: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+pub(super) fn said(sentence: &'static str) {
+    SAID.with_borrow_mut(|said| said.insert(sentence));
+}
+
+/// The sources of what is said.
+const SOURCES: [&str; 3] = [include_str!("../matter.rs"), include_str!("device.rs"), include_str!("connection.rs")];
 
 /// Two nodes that are well, this one Primary.
 fn good() -> ResourceStatus {
@@ -48,8 +65,17 @@ fn unconnected(change: impl FnOnce(&mut ConnectionStatus)) -> ResourceStatus {
     })
 }
 
+fn without_quorum() -> ResourceStatus {
+    ResourceStatus { suspended: Suspended { quorum: true, ..Suspended::default() }, ..unconnected(|_| ()) }
+}
+
 fn alone(code: &str) -> ResourceStatus {
     unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause(code, "why")))
+}
+
+/// Trying to connect, and refused for this the last time.
+fn passing(code: &str) -> ResourceStatus {
+    unconnected(|c| c.cause = cause(code, "why"))
 }
 
 /// A second peer, charlie, in that state, with this disk, beside the first one.
@@ -92,6 +118,14 @@ fn beside_other(code: &str) -> ResourceStatus {
     })
 }
 
+fn frozen_by(seconds: u64) -> Option<Asker> {
+    Some(Asker { processes: vec![(7, "urbd".into()), (6, "sh".into())], user: "root".into(), seconds })
+}
+
+fn losses(seconds: u32, with_data: bool) -> Option<LinkLosses> {
+    Some(LinkLosses { times: 9, seconds, with_data, why: "why".into() })
+}
+
 fn attempt(attempt: Attempt) -> ResourceStatus {
     unconnected(|c| c.attempt = Some(attempt))
 }
@@ -130,12 +164,21 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
     let no = ResyncSuspended::default();
     vec![
         (with(|r| r.suspended = Suspended { user: true, ..Suspended::default() }), "frozen-user", "frozen, because somebody asked", "urbd resume-io r0"),
-        (with(|r| r.suspended = Suspended { no_data: true, ..Suspended::default() }), "frozen-no-data", "no UpToDate data is in reach", "urbd attach r0; urbd connect r0"),
+        (with(|r| (r.suspended.user, r.frozen_by) = (true, frozen_by(150))), "frozen-user", "frozen for 2 minutes, because user root asked for it (suspend-io): process 7 (urbd), started by process 6 (sh).", "when whoever needs it has ended: urbd resume-io r0"),
+        (with(|r| r.suspended = Suspended { no_data: true, ..Suspended::default() }), "frozen-no-data", "no UpToDate data is in reach", "on bravo: urbd adjust r0; or, if this node's disk was lost last: urbd attach r0"),
+        (with(|r| {
+            r.suspended = Suspended { no_data: true, ..Suspended::default() };
+            r.connections.clear();
+        }), "frozen-no-data", "no UpToDate data is in reach", "if this node's disk was lost last: urbd attach r0"),
         (with(|r| r.suspended = Suspended { fencing: true, ..Suspended::default() }), "frozen-fencing", "fence-peer handler", "urbd resume-io r0"),
-        (with(|r| r.suspended = Suspended { quorum: true, ..Suspended::default() }), "frozen-quorum", "too few nodes", "other nodes"),
+        (without_quorum(), "frozen-quorum", "too few nodes", "on bravo: urbd adjust r0; if they are off for good, here: urbd resource-options --quorum=off r0"),
         (with(|r| r.force_io_failures = true), "io-fails-by-force", "secondary --force", "urbd secondary r0"),
-        (with(|r| r.cause = cause("waits-to-be-primary", "it waits")), "waits-to-be-primary", "It waits.", "urbd primary r0"),
-        (with(|r| r.cause = cause("replaced-meanwhile", "another disk")), "replaced-meanwhile", "Another disk.", "urbd primary r0"),
+        (with(|r| r.cause = cause("waits-to-be-primary", "it waits")), "waits-to-be-primary", "It waits.", "on bravo, which is to be reached again: urbd adjust r0; without that, if it is surely not Primary, here: urbd resume-io r0"),
+        (with(|r| r.cause = cause("replaced-meanwhile", "the peer became Primary")), "replaced-meanwhile", "The peer became Primary.", "unmount it here; where it is to be used: urbd primary r0"),
+        (with(|r| {
+            (r.role, r.connections[0].peer_role) = (Role::Secondary, Role::Primary);
+            r.cause = cause("replaced-meanwhile", "the peer became Primary");
+        }), "replaced-meanwhile", "The peer became Primary.", "to have it here again: on bravo, urbd secondary r0; here, urbd primary r0"),
         (with(|r| r.role = Role::Secondary), "nobody-primary", "cannot be opened or mounted", "where it is to be used: urbd primary r0"),
         (with(|r| {
             r.role = Role::Secondary;
@@ -145,11 +188,13 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
             r.role = Role::Secondary;
             r.connections[0].connection = ConnectionState::Connecting;
         }), "nobody-primary", "in reach", "if surely none of bravo or charlie is Primary: urbd primary r0"),
+        (with(|r| (r.role, r.opening) = (Role::Secondary, Opening::Promotes)), "nobody-primary", "whoever opens the device for writing", "where it is to be used: urbd primary r0"),
+        (with(|r| r.opening = Opening::PromotesByDialect), "opening-promotes", "makes its node Primary from now on", "as it was: options { auto-promote no; }, or as it is now: options { auto-promote yes; }; then: urbd adjust r0"),
         (with(|r| (r.role, r.connections[0].peer_role) = (Role::Secondary, Role::Primary)), "primary-elsewhere", "used on bravo only", "on bravo, urbd secondary r0; here, urbd primary r0"),
         (with(|r| (r.devices[0].disk, r.devices[0].cause) = (DiskState::Diskless, cause("disk-given-up", "the disk failed and is given up"))), "disk-missing", "keeps no copy (the disk failed and is given up)", "/dev/sdb1 works again: urbd attach r0/0"),
         (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
             (r.devices[0].disk, r.connections[0].protocol) = (DiskState::Diskless, Some(124));
-        }), "disk-missing", "reads are done by a peer, and writes fail.", "urbd secondary r0; urbd attach r0"),
+        }), "disk-missing", "reads and writes are done by the peers.", "urbd secondary r0; urbd attach r0"),
         (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
         (peer_disk(DiskState::Inconsistent), "one-good-copy", "One good copy of the data is left, on this node.", ""),
@@ -160,24 +205,44 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (with(|r| {
             (r.devices[0].disk, r.devices[0].fresh) = (DiskState::Inconsistent, true);
             r.connections[0].connection = ConnectionState::Connecting;
-        }), "disk-new", "no data yet", "start that (bravo): urbd up r0; if all disks are new, on one node: urbd primary --force r0"),
+        }), "disk-new", "no data yet", "to copy another node's data, on bravo: urbd adjust r0; if all disks are new, on one node: urbd primary --force r0"),
         (with(|r| (r.devices[0].disk, r.devices[0].fresh) = (DiskState::Inconsistent, true)), "disk-new", "no data yet", "urbd invalidate r0/0 copies bravo's"),
         (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Inconsistent, DiskState::Inconsistent)), "no-good-copy", "No node in reach has good data", "urbd primary --force r0"),
-        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "bring bravo back (there: urbd status r0)"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "bring bravo back (there: urbd adjust r0)"),
         (disk(DiskState::Outdated), "disk-outdated", "old data", "urbd invalidate r0/0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Outdated, DiskState::Outdated)), "disk-outdated", "old data", "on a node with good data: urbd status r0"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            r.devices[0].disk = DiskState::Inconsistent;
+            r.connections[0].protocol = Some(124);
+            r.connections[0].peer_devices[0].peer_disk = DiskState::Inconsistent;
+        }), "disk-inconsistent", "part old and part new", "stop the applications here; urbd secondary r0; urbd invalidate r0/0 copies charlie's"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            (r.role, r.devices[0].disk) = (Role::Secondary, DiskState::Inconsistent);
+            (r.connections[0].protocol, r.connections[0].peer_role) = (Some(124), Role::Primary);
+            r.connections[0].peer_devices[0].peer_disk = DiskState::Inconsistent;
+        }), "disk-inconsistent", "part old and part new", "on bravo, stop the applications; urbd secondary r0; then here, urbd invalidate r0/0 copies charlie's"),
         (disk(DiskState::Consistent), "survivors-agreeing", "agree on who has the newest data", ""),
-        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring bravo back (there: urbd status r0); if the peer is gone for good: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring bravo back (there: urbd adjust r0); if the peer is gone for good, here: urbd primary --force r0"),
         (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
             (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting);
-        }), "disk-maybe-old", "not known yet", "bring bravo or charlie back (there: urbd status r0); if all others are gone for good"),
-        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| r.devices[0].disk = DiskState::Outdated), "disk-outdated", "old data", "bring charlie back (there: urbd status r0); if that is gone for good: urbd invalidate r0/0 copies bravo's"),
+        }), "disk-maybe-old", "not known yet", "bring bravo or charlie back (there: urbd adjust r0); if all others are gone for good"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| r.devices[0].disk = DiskState::Outdated), "disk-outdated", "old data", "bring charlie back (there: urbd adjust r0); if that is gone for good, what bravo has is copied by itself"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| r.devices[0].disk = DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0 copies bravo's; if that is refused, bring charlie back (there: urbd adjust r0)"),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Outdated, ConnectionState::StandAlone)), "disk-outdated", "old data", "urbd connect r0:bravo"),
-        (with(|r| r.devices[0].quorum = false), "no-quorum", "no quorum", "other nodes"),
+        (with(|r| (r.devices[0].disk, r.devices[0].cause) = (DiskState::Outdated, cause("no-fencing-to-wait-for", "disk is UpToDate: metadata"))), "disk-outdated", "before the newer data is here.", "urbd invalidate r0/0"),
+        (with(|r| {
+            (r.role, r.devices[0].disk) = (Role::Secondary, DiskState::Outdated);
+            r.connections[0].connection = ConnectionState::Connecting;
+        }), "nobody-primary", "cannot be opened or mounted.", ""),
+        (with(|r| (r.devices[0].quorum, r.devices[0].votes) = (false, Some("1 of 3".into()))), "no-quorum", "too few nodes are in reach (1 of 3).", ""),
         (with(|r| r.devices[0].cause = cause("activity-log-damaged", "one block")), "activity-log-damaged", "One block.", ""),
-        (attempt(Attempt::Refused), "refused", "refuses connections to 10.0.0.2:7788", "on bravo: urbd up r0"),
-        (attempt(Attempt::TimedOut), "no-answer", "nothing answers at 10.0.0.2:7788", "ping 10.0.0.2"),
+        (attempt(Attempt::Refused), "refused", "refuses connections to 10.0.0.2:7788", "on bravo, which starts or connects it: urbd adjust r0"),
+        (attempt(Attempt::TimedOut), "no-answer", "nothing answers at 10.0.0.2:7788", "ping -c 3 10.0.0.2"),
+        (with(|r| r.connections[0].losses = losses(60, true)), "link-unsteady", "bravo comes and goes: it was lost 9 times in the last minute, each time while data was on its way; the last time: why.", "ping -c 3 -M do -s 1472 10.0.0.2"),
+        (unconnected(|c| c.losses = losses(300, false)), "link-unsteady", "it was lost 9 times in the last 5 minutes; the last time: why.", "on bravo: urbd why r0"),
         (attempt(Attempt::Unreachable), "no-route", "no route leads to 10.0.0.2:7788", "ip route get 10.0.0.2"),
-        (unconnected(|c| (c.attempt, c.cause) = (Some(Attempt::Refused), cause("peer-disconnected", "the peer disconnects"))), "peer-left", "disconnected because somebody asked for it there", "urbd connect r0, or urbd up r0"),
+        (attempt(Attempt::NobodyThere), "nobody-there", "nobody has the address 10.0.0.2", "ping -c 3 10.0.0.2"),
+        (unconnected(|c| (c.attempt, c.cause) = (Some(Attempt::Refused), cause("peer-disconnected", "the peer disconnects"))), "peer-left", "disconnected because somebody asked for it there", "on bravo: urbd adjust r0"),
         (attempt(Attempt::Ended), "ended-at-once", "who answers at 10.0.0.2:7788 ends", "must be 10.0.0.1"),
         (attempt(Attempt::PortTaken), "port-taken", "another program listens on 10.0.0.1:7788", "ss -ltnp"),
         (attempt(Attempt::NoSuchAddress), "no-such-address", "10.0.0.1:7788 is not an address of this machine", "ip address"),
@@ -185,28 +250,36 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (attempt(Attempt::Failed("Permission denied".into())), "not-reached", "Permission denied", "urbd why r0"),
         (unconnected(|c| c.failed_authentications = 2), "wrong-secret", "the shared secrets differ", "urbd adjust r0"),
         (unconnected(|c| c.cause = cause("incompatible-versions", "it speaks 70 to 80")), "incompatible-versions", "speaks no protocol version that this node speaks: it speaks 70 to 80", "upgrade"),
-        (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "ping 10.0.0.2; on bravo: urbd status r0"),
+        (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "ping -c 3 10.0.0.2; on bravo: urbd status r0"),
         (unconnected(|c| c.cause = cause("link-lost", "the peer closed it")), "link-lost", "bravo is not connected: the peer closed it.", "on bravo: urbd status r0"),
-        (unconnected(|c| c.cause = cause("resync-comes-first", "bravo is let in later")), "resync-comes-first", "let in later.", "urbd wait-sync r0"),
+        (unconnected(|c| c.cause = cause("another-came-first", "bravo is let in later")), "another-came-first", "let in later.", "urbd wait-sync r0"),
         (unconnected(|_| ()), "connecting", "being tried", "on bravo: urbd status r0"),
         (unconnected(|c| c.connection = ConnectionState::StandAlone), "disconnected", "somebody asked for it (disconnect)", "urbd connect r0:bravo"),
-        (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0:bravo"),
-        (alone("peer-disk-too-small"), "peer-disk-too-small", "not trying: why.", "a disk as large"),
+        (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0"),
+        (unconnected(|c| {
+            (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation"));
+            c.peer_devices[0].cause = cause("split-brain", "split brain");
+        }), "unrelated-data", "not trying: no common generation.", "urbd create-md r0"),
+        (passing("peer-disk-too-small"), "peer-disk-too-small", "not connected: why.", "give bravo a disk as large"),
+        (passing("own-disk-too-small"), "own-disk-too-small", "not connected: why.", "give this node a disk as large as that of bravo"),
+        (passing("exposed-data-differs"), "exposed-data-differs", "not connected: why.", "urbd attach r0"),
         (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
-        (alone("primary-is-outdated"), "primary-is-outdated", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
+        (passing("primary-is-outdated"), "primary-is-outdated", "not connected: why.", "stop the applications here; urbd secondary r0"),
         (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("primary-would-be-target", "why")), "primary-would-be-target", "not trying: why.", "Throw it away: on charlie, urbd connect --discard-my-data r0; here, urbd connect r0:charlie. Keep it: stop the applications here; urbd secondary r0; urbd connect r0:charlie"),
-        (alone("connect-refused"), "connect-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then: urbd connect r0:bravo"),
-        (alone("two-primaries"), "two-primaries", "not trying: why.", "urbd secondary r0; then: urbd connect r0:bravo"),
-        (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
-        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("not-the-only-peer", "it speaks DRBD 8.4's protocol")), "not-the-only-peer", "not trying", "urbd connect r0:charlie; to have all connected: urbd { protocol-version-max 124; }"),
-        (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0:bravo"),
+        (alone("connect-refused"), "connect-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then here: urbd connect r0:bravo"),
+        (alone("handshake-refused"), "handshake-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then here: urbd connect r0:bravo"),
+        (alone("connection-not-usable"), "connection-not-usable", "not trying: why.", "correct the file; then: urbd adjust r0"),
+        (alone("two-primaries"), "two-primaries", "not trying: why.", "urbd secondary r0; then on both: urbd connect r0"),
+        (passing("source-is-inconsistent"), "source-is-inconsistent", "not connected: why.", "finish the resync"),
+        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("not-the-only-peer", "it speaks DRBD 8.4's protocol")), "not-the-only-peer", "not trying", "urbd connect r0:charlie; to have all connected: take a protocol-version-max of 8.4's out of all files, then on each node that runs: urbd adjust r0"),
+        (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0"),
         (beside_other("not-the-only-peer"), "not-the-only-peer", "Not connected to charlie and not trying: why.", "to have charlie instead: urbd disconnect r0:bravo; urbd connect r0:charlie"),
-        (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0; urbd connect r0:bravo"),
+        (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0"),
         (alone("congestion"), "congestion", "not trying: why.", "set that right; then: urbd connect r0:bravo"),
         (unconnected(|c| {
             c.connection = ConnectionState::StandAlone;
             c.peer_devices[0].cause = cause("split-brain", "split brain: this node has changed 8 KiB, the peer 4 KiB");
-        }), "split-brain", "Split brain: this node has changed 8 KiB, the peer 4 KiB.", "This node's: urbd secondary r0; urbd connect --discard-my-data r0:bravo. Those of bravo: the same there, and here urbd connect r0:bravo. None: copy"),
+        }), "split-brain", "Split brain: this node has changed 8 KiB, the peer 4 KiB.", "This node's: urbd secondary r0; urbd connect --discard-my-data r0:bravo; on bravo: urbd connect r0. Those of bravo: on bravo, urbd secondary r0; urbd connect --discard-my-data r0; here: urbd connect r0:bravo. None: copy"),
         (three(ConnectionState::Connected, DiskState::UpToDate, |r| split(&mut r.connections[0])), "split-brain", "Split brain: both have changed.", "Those of bravo: on bravo, urbd secondary r0; urbd connect --discard-my-data r0; then here and on charlie: urbd connect r0. This node's, which charlie has as well: here and on charlie, urbd secondary r0; urbd connect --discard-my-data r0:bravo; on bravo: urbd connect r0."),
         (three(ConnectionState::Connected, DiskState::UpToDate, |r| r.connections.iter_mut().for_each(split)), "split-brain", "Split brain", "This node's: urbd secondary r0; urbd connect --discard-my-data r0; on each other node: urbd connect r0."),
         (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
@@ -269,10 +342,9 @@ fn every_state_has_its_sentence_and_command() {
 
 #[test]
 fn every_code_has_a_row() {
-    let sources = [include_str!("../matter.rs"), include_str!("device.rs"), include_str!("connection.rs")];
     let rows: Vec<&str> = table().iter().map(|(_, code, ..)| *code).collect();
     let mut codes = 0;
-    for line in sources.iter().flat_map(|s| s.lines()) {
+    for line in SOURCES.iter().flat_map(|s| s.lines()) {
         for word in
             line.split('"').skip(1).step_by(2).filter(|_| line.contains("Weight::") || line.trim().ends_with("\","))
         {
@@ -284,6 +356,23 @@ fn every_code_has_a_row() {
         }
     }
     assert!(codes > 25, "only {codes} codes were found: are they written otherwise now?");
+}
+
+/// One code has several sentences, each for another state.
+#[test]
+fn every_sentence_of_what_comes_next_has_a_row() {
+    table().iter().for_each(|(status, ..)| drop(matters(status)));
+    let made = SOURCES.iter().map(|s| s.matches("next!(").count()).sum::<usize>();
+    let said = SAID.with_borrow(|said| said.iter().map(|s| s.split_whitespace().collect()).collect::<Vec<String>>());
+    let literal = |source: &str| -> String {
+        let quoted = source.trim_start().strip_prefix('"').expect("a sentence stands in the macro itself");
+        quoted.split('"').next().unwrap_or_default().replace('\\', "").split_whitespace().collect()
+    };
+    let written = SOURCES.iter().flat_map(|s| s.split("next!(").skip(1)).map(literal);
+    assert_eq!(written.filter(|sentence| !said.contains(sentence)).collect::<Vec<_>>(), [""; 0], "these have no row");
+    assert!(made > 50, "only {made} sentences were found: are they written otherwise now?");
+    let makers = SOURCES.iter().map(|s| s.matches("Next::new(").count()).sum::<usize>();
+    assert_eq!(makers, 1, "sentences are made by the macro alone");
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Resource {
     }
 
     fn found(&self, volume: VolumeNr) -> Option<Found> {
-        self.again.as_ref().and_then(|again| again.found[volume])
+        self.again.as_ref().and_then(|again| again.found.get(volume).copied().flatten())
     }
 
     /// Has another node's data taken the place of what was in use here? Users of a copy that was not good have seen

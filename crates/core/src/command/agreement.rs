@@ -58,6 +58,11 @@ impl Resource {
         }
         let pairs = new.map(|new| rules::to_be_asked(&self.node.state, new)).unwrap_or_default();
         let ours = pairs.into_iter().filter(|(of, _)| *of == peer);
+        let removed = change.sets().filter_map(|set| match set {
+            Set::Removes(of, volume) => Some((of, volume)),
+            _ => None,
+        });
+        let ours = ours.chain(removed);
         let volumes = ours.map(|(_, volume)| (volume, self.node.devices[volume].disk.disks_seen)).collect();
         let at = self.node.now;
         self.transaction.begin(Transaction::Request(Agreement {
@@ -79,15 +84,20 @@ impl Resource {
         let about = asked.volumes.get(asked.agreed).map(|(volume, _)| *volume);
         let volume = about.unwrap_or(self.node.devices.first());
         let request = dialect84::request(&asked.change, peer, volume);
-        let of_volume = about.is_some() || self.node.connections[peer].version() < 100;
-        let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
+        let packet = match self.node.connections[peer].names(about, volume) {
+            Some(_) => Packet::StateChgReq(request),
+            None => Packet::ConnStChgReq(request),
+        };
         self.send(peer, Socket::Data, volume, packet);
     }
 
     /// The participant's answer.
     pub(crate) fn peer_answered_change(&mut self, peer: NodeId, result: Code) {
         let Some(asked) = self.transaction.take_request(peer) else { return };
-        let no = Refusal { code: Code::FailedByPeer, volume: None };
+        // Of a volume that this node removes something is still under way there.
+        let removes = asked.change.sets().any(|set| matches!(set, Set::Removes(..)));
+        let later = removes && matches!(result, Code::InTransientState | Code::ConcurrentStateChange);
+        let no = Refusal { code: if later { Code::ConcurrentStateChange } else { Code::FailedByPeer }, volume: None };
         if !result.is_success() {
             // It has agreed about the volumes before this one.
             asked.volumes[..asked.agreed].iter().for_each(|(volume, _)| self.send_state(peer, *volume));
@@ -205,7 +215,12 @@ impl Resource {
         if ours && self.node.connections[peer].resolve_conflicts() {
             return self.refuse_change(peer, volume, Code::ConcurrentStateChange);
         }
-        let Some(change) = dialect84::asked(asked, peer, volume, self.node.devices.ids()) else {
+        let removed = volume.filter(|_| asked.from_peers_view().conn == Some(wire::ConnState::WFReportParams));
+        if removed.is_some_and(|volume| self.writes_to(peer, volume)) {
+            return self.refuse_change(peer, volume, Code::InTransientState);
+        }
+        let understood = dialect84::asked(asked, peer, volume, self.node.devices.ids());
+        let Some(change) = removed.map(|volume| self.removed_by(peer, volume)).or(understood) else {
             let text = "the peer asked for a change that only this node can make";
             self.out.note(Severity::Warning, volume, Some(peer), Topic::ChangeRefused, text);
             return self.refuse_change(peer, volume, Code::NotSupported);

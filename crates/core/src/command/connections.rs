@@ -4,13 +4,16 @@ use crate::Resource;
 use crate::api::{ConnectionState, failure};
 use crate::command::caller::Caller;
 use crate::command::pending::{AfterParting, Leave, Pending, Progress, Waiting};
+use crate::config::Fencing;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
+use crate::decide::quorum::Part;
 use crate::decide::rules::DisconnectStep;
 use crate::decide::view::{Kind, Refusal};
 use crate::node::Node;
-use units::{Duration, NodeId};
-use wire::DiskState;
+use crate::outbox::Outbox;
+use units::{Duration, NodeId, VolumeNr};
+use wire::{DiskState, Role};
 
 impl Resource {
     pub(super) fn connect(&mut self, id: Caller, peer: NodeId, discard_my_data: bool, tentative: bool) {
@@ -29,6 +32,21 @@ impl Resource {
                 return self.end(Some(id), Err(failure(125, text)));
             }
             return self.end(Some(id), Ok(()));
+        }
+        // A peer that was made after a disk was attached has a slot of its bitmap from now on (7.13).
+        let with_disk = self.node.connections[peer].cfg.part == Part::Disk;
+        let lacks = |volume: &VolumeNr| with_disk && self.node.devices[*volume].lacks_room_for(peer);
+        if let Some(volume) = self.node.devices.ids().find(lacks) {
+            let text = format!(
+                "the metadata of volume {volume} have no bitmap slot for another peer: forget one that is gone, or \
+                 create the metadata anew for more"
+            );
+            return self.end(Some(id), Err(failure(162, text)));
+        }
+        for volume in self.node.devices.ids() {
+            if self.node.devices[volume].gives_slot_to(peer) {
+                self.md_changed(volume);
+            }
         }
         self.leave_stand_alone(peer, discard_my_data, tentative);
         self.end(Some(id), Ok(()));
@@ -93,14 +111,14 @@ impl Resource {
             return Progress::Waits(Waiting::Disconnect { peer, step, sent });
         }
         if step == DisconnectStep::Forced {
-            return self.parts(peer);
+            return parts(&mut self.out, peer);
         }
         let mut change = Change::from(Set::Connection(peer, ConnectionState::Disconnecting));
         for volume in self.node.devices.ids() {
             match step {
                 DisconnectStep::OutdatePeer => change.push(Set::PeerDisk(peer, volume, DiskState::Outdated)),
                 DisconnectStep::OutdateSelf => change.push(Set::Disk(volume, DiskState::Outdated)),
-                _ => {}
+                _ => self.node.outdated_by_parting(peer, volume).into_iter().for_each(|set| change.push(set)),
             }
         }
         if let Err(Refusal { code, .. }) = self.would_be(&change, Kind::Wish)
@@ -121,16 +139,10 @@ impl Resource {
             };
         }
         if !self.node.state.is_connected(peer) {
-            return self.parts(peer);
+            return parts(&mut self.out, peer);
         }
         let asked = self.ask(id, peer, None, change);
         Progress::Waits(Waiting::Disconnect { peer, step, sent: asked })
-    }
-
-    /// The link ends, and then the command goes on.
-    fn parts(&mut self, peer: NodeId) -> Progress {
-        self.out.part(peer);
-        Progress::Waits(Waiting::Parting { peer, then: AfterParting::End })
     }
 
     /// The link to a peer has ended as commands wanted it: they go on.
@@ -155,7 +167,7 @@ impl Resource {
         outcome: Result<(), Code>,
     ) -> Progress {
         if outcome.is_ok() {
-            return self.parts(peer);
+            return parts(&mut self.out, peer);
         }
         let code = outcome.err().unwrap_or(Code::Success);
         if code == Code::FailedByPeer && !self.node.state.is_connected(peer) {
@@ -170,7 +182,35 @@ impl Resource {
     }
 }
 
+/// The link ends, and then the command goes on.
+fn parts(out: &mut Outbox, peer: NodeId) -> Progress {
+    out.part(peer);
+    Progress::Waits(Waiting::Parting { peer, then: AfterParting::End })
+}
+
 impl Node {
+    /// Whose copy of the volume becomes Outdated when this node leaves the peer in order (4.5): the Secondary's of the
+    /// two, so that it need not be fenced, and costs the Primary no quorum. In 9's dialect only; 8.4's nodes find out
+    /// step by step.
+    fn outdated_by_parting(&self, peer: NodeId, volume: VolumeNr) -> Option<Set> {
+        let asked = self.fencing_policy() != Fencing::DontCare || self.cfg.quorum.is_on();
+        if !asked || !self.neighbours9().contains(peer) || !self.state.replicates(peer, volume) {
+            return None;
+        }
+        let better = |disk: DiskState| disk > DiskState::Outdated;
+        let alone = !self.connections.ids().any(|other| other != peer && self.state.replicates(other, volume));
+        match (self.state.role, self.state.pair(peer, volume).role) {
+            (Role::Primary, Role::Secondary) if better(self.state.peer_disk(peer, volume)) => {
+                Some(Set::PeerDisk(peer, volume, DiskState::Outdated))
+            }
+            // Beside another node it hears that a Primary is out of reach with the end of the transaction (3.2.7).
+            (Role::Secondary, Role::Primary) if alone && better(self.state.disk(volume)) => {
+                Some(Set::Disk(volume, DiskState::Outdated))
+            }
+            _ => None,
+        }
+    }
+
     /// Would a disconnect wait for the end of another change, as a handshake is?
     pub(super) fn leaving_would_wait(&self, peer: NodeId) -> bool {
         let leaves = Change::from(Set::Connection(peer, ConnectionState::Disconnecting));

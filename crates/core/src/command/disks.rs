@@ -43,7 +43,9 @@ impl Resource {
     /// Does somebody wait for this disk to be let go of?
     pub(crate) fn detaches_by_command(&self, volume: VolumeNr) -> bool {
         let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume: of, .. } if *of == volume);
-        !self.node.devices[volume].disk.detach_commands.is_empty()
+        let disk = &self.node.devices[volume].disk;
+        disk.leaving == Some(Leaving::Asked)
+            || !disk.detach_commands.is_empty()
             || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
@@ -59,11 +61,14 @@ impl Resource {
         if self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(volume) {
             return at(GiveUp::Draining);
         }
-        match self.agree(id, &change) {
-            Ok(true) => {
-                self.node.devices[volume].disk.detach_commands.push(id);
-                Progress::Left
-            }
+        // Where nobody has to agree the state is stored here, and says that a command gives the disk up.
+        self.node.devices[volume].disk.detach_commands.push(id);
+        let agreed = self.agree(id, &change);
+        if !matches!(agreed, Ok(true)) {
+            self.node.devices[volume].disk.detach_commands.pop();
+        }
+        match agreed {
+            Ok(true) => Progress::Left,
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
             Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),

@@ -2,9 +2,11 @@
 
 use crate::api::CommandError;
 use crate::command::caller::Caller;
-use crate::decide::StateChangeResult as Code;
+use crate::command::objects::wanted::Wanted;
 use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
+use crate::decide::state::{PeerState, State};
+use crate::decide::{Role, StateChangeResult as Code};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::ResizeFlags;
 
@@ -20,6 +22,19 @@ pub(crate) struct Pending {
 impl Pending {
     pub(super) fn new(id: Caller, what: Waiting) -> Pending {
         Pending { id, what, later: None }
+    }
+
+    /// Is it left alone for now?
+    pub(super) fn rests(&self, now: Instant, state: &State) -> bool {
+        let goes_on = match self.what {
+            Waiting::Promote { stage: Stage::OnceSecondary(primaries), .. } => {
+                let said =
+                    |(peer, there): (NodeId, &PeerState)| !primaries.contains(peer) || there.role() == Role::Secondary;
+                !primaries.is_empty() && state.peers.iter().all(said)
+            }
+            _ => false,
+        };
+        !goes_on && self.later.is_some_and(|at| now < at)
     }
 }
 
@@ -75,6 +90,8 @@ pub(super) enum Waiting {
     Suspend {
         volume: VolumeNr,
     },
+    /// Until what the configuration does not have any more may be removed.
+    Reconfigure(Wanted),
     /// The end: Secondary, disconnected, detached.
     Down {
         force: bool,
@@ -112,6 +129,9 @@ impl Leave {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     Ask,
+    /// Asks again when each of these has said that it is Secondary, or the time to wait for that is over. Who is out of
+    /// reach has said nothing.
+    OnceSecondary(NodeMask),
     Answer,
     /// Until these peers are fenced, as the rule of this code about this volume demands; the others are, or not.
     Fence {
@@ -178,6 +198,25 @@ impl Waiting {
             }
             Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
             other @ (Waiting::Resize(_) | Waiting::Suspend { .. } | Waiting::Parting { .. }) => other,
+            Waiting::Reconfigure(wanted) => Waiting::Reconfigure(wanted.unasked()),
+        }
+    }
+
+    /// The peer and the volume without which it cannot be.
+    pub(super) fn is_about(&self) -> (Option<NodeId>, Option<VolumeNr>) {
+        match *self {
+            Waiting::Promote { stage: Stage::Fence { volume, .. }, .. }
+            | Waiting::Detach { volume, .. }
+            | Waiting::Resize(Resizing { volume, .. })
+            | Waiting::Suspend { volume } => (None, Some(volume)),
+            Waiting::Disconnect { peer, .. } | Waiting::Parting { peer, .. } | Waiting::Reconnect { peer, .. } => {
+                (Some(peer), None)
+            }
+            Waiting::Verify { peer, volume, .. } => (Some(peer), Some(volume)),
+            Waiting::Invalidate { volume, remote, .. } => (remote, Some(volume)),
+            Waiting::Promote { .. } | Waiting::Demote { .. } | Waiting::Reconfigure(_) | Waiting::Down { .. } => {
+                (None, None)
+            }
         }
     }
 
@@ -193,7 +232,7 @@ impl Waiting {
                 | Waiting::Invalidate { step: GiveUp::Sent, .. }
                 | Waiting::Verify { sent: true, .. }
                 | Waiting::Down { leave: Leave { asked: Some(_), .. }, .. }
-        )
+        ) || matches!(self, Waiting::Reconfigure(wanted) if wanted.is_asking())
     }
 }
 

@@ -18,7 +18,7 @@ impl Resource {
         let at = |stage| Progress::Waits(Waiting::Promote { promotion, stage });
         let soon = self.node.now + SOON;
         let later = || Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, soon);
-        if !matches!(stage, Stage::Ask) {
+        if !matches!(stage, Stage::Ask | Stage::OnceSecondary(_)) {
             return at(stage);
         }
         if self.node.state.is_primary() && !promotion.changes(self.node.state.volumes.values().map(|v| v.disk)) {
@@ -98,7 +98,8 @@ impl Resource {
             Err(refusal) => (refusal.code, refusal.volume),
         };
         let volume = about.unwrap_or(self.node.devices.first());
-        let disk = self.node.state.disk(volume);
+        // A resource may be without volumes.
+        let disk = self.node.state.volumes.get(volume).map_or(DiskState::Diskless, |v| v.disk);
         match promotion.next(code, disk) {
             Step::Done => Progress::Ended(Ok(())),
             Step::Request(_) => Progress::Waits(Waiting::Promote { promotion, stage: Stage::Ask }),
@@ -106,7 +107,9 @@ impl Resource {
             Step::WaitThenRequest(_) => {
                 let patience = self.node.connections.values().map(|c| c.cfg.ping_timeout).max().unwrap_or(Duration(0));
                 let at = self.node.now + patience + Duration::from_millis(100);
-                Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, at)
+                let is_primary = |peer: &NodeId| self.node.state.peers[*peer].role() == Role::Primary;
+                let primaries = self.node.connections.ids().filter(is_primary).collect();
+                Progress::Later(Waiting::Promote { promotion, stage: Stage::OnceSecondary(primaries) }, at)
             }
             Step::Failed(code) => Progress::Ended(Err(self.refusal(volume, code))),
         }

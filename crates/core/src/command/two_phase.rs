@@ -77,7 +77,7 @@ impl Resource {
             volume,
             matter,
             part: Part::Initiator { origin, stage },
-            connects: target.filter(|_| asked.conn == Some(ConnState::WFReportParams)),
+            connects: target.filter(|_| connects(volume, &asked)),
             waits_for: asks,
             answer: Answer::Yes,
             masks,
@@ -286,6 +286,7 @@ impl Resource {
         let incapable = !masks.primary.is_empty() && masks.weak == WireMask::NONE;
         let (all, head) = self.told_of(&two);
         let head = wire::Transaction { primary_incapable: incapable, ..head };
+        let members = Set::Members(masks.reachable);
         let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
         let decision = Decision::of_change(head, primary, reachable, &two.asked());
         let before = two.happens_before_commit();
@@ -304,6 +305,7 @@ impl Resource {
             self.carry_out_own(&two);
             self.end_links();
         }
+        self.happened(members);
         if two.connects.is_some() || parts || two.is_empty() && !incapable {
             self.outdate_beside(decision.primary_nodes.nodes(), parts);
         }
@@ -399,8 +401,10 @@ impl Resource {
         self.forget_attempt(peer);
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
-                self.send_connection(peer, Socket::Data, Packet::Disconnect);
-                self.out.give_up(peer, reason, reason.to_string());
+                if !reason.may_pass() {
+                    self.send_connection(peer, Socket::Data, Packet::Disconnect);
+                }
+                self.out.refuse_peer(peer, reason);
             }
             (Verdict::Retry(_), _) => self.node.connections[peer].connect_later(LATER, self.node.now),
             (_, Code::ConcurrentStateChange) => self.connect_soon(peer),
@@ -576,6 +580,11 @@ impl Node {
     }
 }
 
+/// Are nodes to be connected by this? Of a volume the same says that one of them removes it.
+fn connects(volume: VolumeNr, asked: &StateChange) -> bool {
+    asked.conn == Some(ConnState::WFReportParams) && volume == VolumeNr::NONE
+}
+
 /// Who is to be asked for what, and about which volume, when this change is to be made (3.2.1).
 fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
     let mut asked = StateChange::default();
@@ -587,6 +596,9 @@ fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
             Set::Disk(_, disk) => asked.disk = Some(disk),
             Set::Connection(peer, ConnectionState::Disconnecting) => {
                 (target, asked.conn) = (Some(peer), Some(ConnState::Disconnecting));
+            }
+            Set::Removes(peer, of) => {
+                (target, volume, asked.conn) = (Some(peer), of, Some(ConnState::WFReportParams));
             }
             Set::Replication(peer, of, replication) => {
                 (target, volume) = (Some(peer), of);

@@ -1,9 +1,9 @@
 //! A change of the state: what is wished for, or has happened.
 
-use super::state::{Replication, State};
+use super::quorum::Standing;
+use super::state::{ConnectionState, Replication, State, SuspendReason};
 use super::{DiskState, Role};
-use crate::api::ConnectionState;
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 
 /// New values of some parts of the state. Each names the peer and the volume that it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,24 +14,30 @@ pub struct Change(Vec<Set>);
 pub enum Set {
     /// This node's role.
     Role(Role),
-    /// I/O is frozen by the administrator, or not.
-    FrozenByUser(bool),
-    /// I/O is frozen for lack of data, or not any more.
-    FrozenWithoutData(bool),
+    /// I/O is frozen by the administrator, or for lack of data, or not any more.
+    Frozen(SuspendReason, bool),
     /// I/O is frozen as a peer is not fenced, or not any more.
     Unfenced(NodeId, bool),
+    /// Nodes that may be online ([`State::may_be_online`]).
+    Members(NodeMask),
+    /// A disk is the only one that had quorum ([`Standing::Keeps`]).
+    KeepsQuorum(VolumeNr),
     /// A disk of this node.
     Disk(VolumeNr, DiskState),
     /// Nobody uses a volume of this Primary yet ([`super::state::VolumeState::unused`]).
     Unused(VolumeNr),
     /// The connection to a peer.
     Connection(NodeId, ConnectionState),
+    /// This node removes a volume: nothing goes on about it with the peer any more. Here it stays as it is until then.
+    Removes(NodeId, VolumeNr),
     /// What goes on between this node and a peer.
     Replication(NodeId, VolumeNr, Replication),
     /// A disk of a peer.
     PeerDisk(NodeId, VolumeNr, DiskState),
     /// A peer's role, as told with a volume.
     PeerRole(NodeId, VolumeNr, Role),
+    /// A peer says whether it has quorum.
+    PeerQuorate(NodeId, VolumeNr, bool),
     /// The administrator pauses a resync, or not.
     PausedByUser(NodeId, VolumeNr, bool),
     /// A peer pauses a resync, or not.
@@ -44,15 +50,18 @@ impl Set {
     fn apply(self, state: &mut State) {
         match self {
             Set::Role(role) => state.role = role,
-            Set::FrozenByUser(on) => state.frozen_by_user = on,
-            Set::FrozenWithoutData(on) => state.frozen_without_data = on,
+            Set::Frozen(reason, on) => state.lasting = state.lasting.put(reason, on),
             Set::Unfenced(peer, on) => state.peers[peer].unfenced = on,
+            Set::Members(members) => state.members = members,
+            Set::KeepsQuorum(volume) => state.volumes[volume].standing = Standing::Keeps,
             Set::Disk(volume, disk) => state.volumes[volume].disk = disk,
             Set::Unused(volume) => state.volumes[volume].unused = true,
+            Set::Removes(..) => {}
             Set::Connection(peer, connection) => state.peers[peer].connection = connection,
             Set::Replication(peer, volume, replication) => state.pair_mut(peer, volume).replication = replication,
             Set::PeerDisk(peer, volume, disk) => state.pair_mut(peer, volume).disk = disk,
             Set::PeerRole(peer, volume, role) => state.pair_mut(peer, volume).role = role,
+            Set::PeerQuorate(peer, volume, on) => state.pair_mut(peer, volume).quorate = on,
             Set::PausedByUser(peer, volume, on) => state.pair_mut(peer, volume).paused.by_user = on,
             Set::PausedByPeer(peer, volume, on) => state.pair_mut(peer, volume).paused.by_peer = on,
             Set::PausedByDependency(peer, volume, on) => state.pair_mut(peer, volume).paused.by_dependency = on,

@@ -25,6 +25,8 @@ pub struct Input {
     pub always_asbp: bool,
     /// This node has the RESOLVE-CONFLICTS role.
     pub resolve_conflicts: bool,
+    /// Whether this node and the peer have quorum, where that is asked for.
+    pub quorate: Option<(bool, bool)>,
 }
 
 /// The strategy after that, and why.
@@ -103,7 +105,13 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
         (Loser::Peer, false) => Strategy::SourceSetBitmap,
     };
     let mut undecided = input.rule;
-    if by_bitmap || input.always_asbp {
+    let automatic = by_bitmap || input.always_asbp;
+    match input.quorate.filter(|_| automatic && input.protocol >= 113) {
+        Some((true, false)) => return (towards(Loser::Peer), Reason::QuorumWins),
+        Some((false, true)) => return (towards(Loser::Me), Reason::QuorumWins),
+        _ => {}
+    }
+    if automatic {
         // A Primary that would have to be demoted first is left to people.
         let (resolution, reason) = split_brain::resolve(&split_brain::Input {
             policies: input.policies,

@@ -1,6 +1,6 @@
 //! What a state change brings with it, in order (`docs/spec/connection-and-state.md` 2.8, "Deferred effects").
 
-use super::state::{PairState, Paused, PeerState, Replication as R, State};
+use super::state::{PairState, Paused, PeerState, Replication as R, State, SuspendReason};
 use super::{DiskState as D, Handler, Role};
 use crate::decide::view::{Facts, PairFacts, View, VolumeFacts, lacks_data, towards};
 use crate::rows::hit;
@@ -37,6 +37,11 @@ pub enum Effect {
     SendSizes,
     /// Send STATE.
     SendState,
+    /// A peer is back, and I/O stays frozen for want of quorum: what was kept for lost peers begins anew when that is
+    /// over. Until then it is in nobody's way, lest a resync wait for it that would bring quorum back.
+    Requeue,
+    /// There is quorum again, and nothing else keeps I/O frozen: it goes on.
+    Thaw,
     /// Send the bitmap.
     SendBitmap,
     /// A new generation is due, but I/O is suspended: note it.
@@ -168,11 +173,11 @@ impl<'a> About<'a> {
         }
         let came_back = !old.is_together() && new.is_together();
         let settles = new.replication == R::Established && both_good(&new) && (came_back || !both_good(&old));
-        if settles && !new.frozen.fencing {
+        if settles && !new.frozen.because_of(SuspendReason::Fencing) {
             // Nothing was written meanwhile: both still have the same generation.
             self.out.push(Effect::DropPendingGeneration);
         }
-        if new.frozen.no_data {
+        if new.frozen.because_of(SuspendReason::NoData) {
             if came_back && !self.state.volumes.ids().any(|v| lacks_data(self.state, v)) {
                 self.out.extend([Effect::ResendRequests, Effect::LiftNoData]);
             } else if attached(&old, &new) && self.state.volumes.values().all(|v| v.disk == D::UpToDate) {
@@ -181,6 +186,15 @@ impl<'a> About<'a> {
                 // Nobody waits for data here any more; what does is failed.
                 self.out.push(Effect::LiftNoData);
             }
+        }
+        if came_back && new.frozen.because_of(SuspendReason::Quorum) {
+            self.out.push(Effect::Requeue);
+        }
+        if old.frozen.because_of(SuspendReason::Quorum) && !new.is_frozen() {
+            self.out.push(Effect::Thaw);
+        }
+        if old.standing.is_quorate() && !new.standing.is_quorate() && new.role == Role::Primary {
+            self.out.push(Effect::Call(Handler::QuorumLost));
         }
         if came_back && self.is_unfenced_and_all(|pair| pair.replication >= R::Established) {
             // Who is to become a target does not get what is written from now on before that begins: the copies part.
@@ -253,6 +267,7 @@ impl<'a> About<'a> {
 
     fn disk_and_resync(&mut self) {
         let (old, new) = (self.old, self.new);
+        let nine = self.protocol >= 110;
         let connected = new.is_together();
         let has_disk = new.disk >= D::Inconsistent;
         let peer_demoted = old.peer == Role::Primary && new.peer == Role::Secondary && new.peer_disk == D::Diskless;
@@ -269,14 +284,17 @@ impl<'a> About<'a> {
         let handshake_over = !old.is_together() && connected;
         let becomes = |replication| new.replication == replication && old.replication != replication;
         // In 9's dialect each change of a disk that stays one is told.
-        let disk_changed = self.protocol >= 110 && old.is_together() && old.disk != new.disk;
+        let disk_changed = nine && old.is_together() && old.disk != new.disk;
         // A promotion by force says it itself, after its generation.
         let by_force = old.role != Role::Primary && new.role == Role::Primary;
         let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent && !by_force;
         // So is the beginning of a resync or verify.
         let goes_on = |s: &View| s.replication.is_syncing() || s.replication.is_verifying();
-        let started = self.protocol >= 110 && goes_on(&new) && !goes_on(&old);
-        if connected && (pause_changed || handshake_over || disk_changed || started || becomes(R::Ahead)) {
+        let started = nine && goes_on(&new) && !goes_on(&old);
+        let other = old.standing.is_quorate() != new.standing.is_quorate();
+        let votes_changed = nine && other && has_disk;
+        let told = pause_changed || handshake_over || disk_changed || started || votes_changed || becomes(R::Ahead);
+        if connected && told {
             self.out.push(Effect::SendState);
         }
         if becomes(R::StartingSyncS) || becomes(R::StartingSyncT) {
@@ -288,7 +306,7 @@ impl<'a> About<'a> {
             let spoiled = old.disk != D::Inconsistent && new.disk == D::Inconsistent;
             let told = old.replication >= R::SyncSource || spoiled;
             // In 9's dialect nor that a verify ended with the peer's disk.
-            let cut = self.protocol >= 110 && old.replication.is_verifying() && new.peer_disk < D::Inconsistent;
+            let cut = nine && old.replication.is_verifying() && new.peer_disk < D::Inconsistent;
             let told = (told && old.disk < D::UpToDate) || cut;
             if new.replication == R::Established && told && !disk_changed {
                 self.out.push(Effect::SendState);

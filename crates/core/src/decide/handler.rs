@@ -31,6 +31,7 @@ handlers! {
     BeforeResyncSource "before-resync-source"
     AfterResyncTarget "after-resync-target"
     OutOfSync "out-of-sync"
+    QuorumLost "quorum-lost"
 }
 
 impl std::fmt::Display for Handler {

@@ -2,7 +2,7 @@
 
 use super::state::{Replication, State};
 use super::{DiskState, Role};
-use crate::api::ConnectionState;
+use crate::decide::state::ConnectionState;
 use crate::decide::view::{Facts, speaks9};
 use units::{NodeId, VolumeNr};
 

@@ -14,14 +14,17 @@
 pub mod attach84;
 pub mod change;
 pub mod direction9;
+pub mod diskless9;
 pub mod effects;
 pub mod fencing;
+pub mod foretell;
 pub mod handler;
 pub mod handshake84;
 pub mod io_error;
 mod lost;
 pub mod private;
 pub mod protocol;
+pub mod quorum;
 pub mod reason;
 pub mod roles;
 pub mod routing;
@@ -34,6 +37,8 @@ pub mod topic;
 pub mod uuid84;
 pub mod uuid9;
 pub mod view;
+pub mod votes;
+pub mod what_if;
 
 pub use handler::Handler;
 pub use reason::Reason;

@@ -69,6 +69,7 @@ reasons! {
     NoChangesToLose "no-changes-to-lose" "a side without changes since the split takes the other's";
     BothChanged "both-changed" "both sides changed data, so zero-changes decides nothing";
     FewerChangesLost "fewer-changes-lost" "the side with fewer changed blocks loses its changes";
+    QuorumWins "quorum-wins" "exactly one side has quorum: its data wins";
     TieBroken "tie-broken" "both sides are equal; the RESOLVE-CONFLICTS side loses";
     LocalLost "local-lost" "policy discard-local";
     RemoteLost "remote-lost" "policy discard-remote";
@@ -112,7 +113,6 @@ reasons! {
     CrashedPrimaryAway "crashed-primary-away" "none of the two knows who has more of what an absent third node wrote";
     HandshakeChanged "initial-handshake-changed" "this node's generations changed during the handshake";
     ResyncUnspoken "resync-unspoken" "a resync is needed, which urbd does not do yet in DRBD 9's dialect";
-    DisklessUnspoken "diskless-unspoken" "a volume without a disk, which urbd does not do yet in DRBD 9's dialect";
     SizeUnchanged "size-unchanged" "the size stays as it is";
     PeerIsDiskless "peer-is-diskless" "the peer has no disk either, its size says nothing";
     PrimaryWouldShrink "primary-would-shrink" "the device of a diskless Primary cannot become smaller: demote first";
@@ -153,6 +153,24 @@ reasons! {
     ErrorPassedOn "error-passed-on" "on-io-error pass-on: the disk stays in service";
     DiskGivenUp "disk-given-up" "the disk failed and is given up";
     DetachForced "detach-forced" "disk-timeout or forced detach: the disk is given up at once";
+}
+
+impl Reason {
+    /// Is this about what a node has and is at present (a disk that can grow or be attached, a Primary that can be
+    /// demoted)? Then the nodes go on trying to connect. What is configured, and whose data counts, a person changes.
+    #[must_use]
+    pub const fn may_pass(self) -> bool {
+        matches!(
+            self,
+            Reason::PeerDiskTooSmall
+                | Reason::OwnDiskTooSmall
+                | Reason::PrimaryWouldShrink
+                | Reason::ExposedDataDiffers
+                | Reason::PeerLacksOwnWrites
+                | Reason::SourceIsInconsistent
+                | Reason::PrimaryIsOutdated
+        )
+    }
 }
 
 impl std::fmt::Display for Reason {

@@ -109,6 +109,11 @@ impl Promotion {
             }
             Code::NoUpToDateDisk if disk == D::Consistent && !self.peer_outdated => Step::FencePeer,
             Code::PrimaryNop if !self.peer_outdated => Step::FencePeer,
+            // Who is away counts as Outdated then, which may give quorum (9.4).
+            Code::NoQuorum if self.force != Force::No && !self.peer_outdated => {
+                self.peer_outdated = true;
+                Step::Request(self.request(disk))
+            }
             Code::TwoPrimaries => {
                 self.tries_left = 1;
                 Step::WaitThenRequest(self.request(disk))

@@ -3,12 +3,14 @@
 //! One rule set for all peers. Most rules look at one volume and one peer ([`View`]); a row that is about what 8.4 can
 //! and cannot do looks at the protocol that was agreed with that peer ([`PeerFacts::protocol`]).
 
-use crate::api::{ConnectionState as N, SuspendReasons};
 use crate::config::{Fencing, OnNoData};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Caused;
+use crate::decide::quorum::{Standing, Verdict};
+use crate::decide::state::{ConnectionState as N, SuspendReason};
 use crate::decide::state::{PairState, Paused, Replication as R, State};
 use crate::decide::view::{Facts, Kind, PeerFacts, Refusal, View, lacks_data, speaks9, towards};
+use crate::decide::votes::count_votes;
 use crate::decide::{DiskState as D, Role, StateChangeResult as Code, effects, lost};
 use crate::rows::hit;
 use meta::{DeviceFlags, PeerFlags};
@@ -68,14 +70,17 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
         return Err(refusal);
     }
     for volume in old.volumes.ids() {
+        if kind != Kind::Fact && loses_quorum(old, &new, volume) {
+            return Err(Refusal { code: Code::NoQuorum, volume: Some(volume) });
+        }
         let shakes_hands = towards(old).any(|peer| shakes_hands(old, &new, peer, volume));
         for peer in towards(old) {
             let of = |state| View::of(state, peer, volume);
             let (before, wanted, after) = (of(old), of(&wanted), of(&new));
             let refused = |code| Refusal { code, volume: Some(volume) };
-            // What is frozen because of another volume is no change of this one.
-            let frozen = SuspendReasons { user: after.frozen.user, ..before.frozen };
-            if before == (View { frozen, ..after }) {
+            // What is frozen because of another volume is no change of this one; nor are votes.
+            let frozen = before.frozen.put(SuspendReason::User, after.frozen.because_of(SuspendReason::User));
+            if before == (View { frozen, standing: before.standing, ..after }) {
                 continue;
             }
             hard_rules(&before, &after).map_err(refused)?;
@@ -87,6 +92,12 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
         }
     }
     Ok(new)
+}
+
+/// A Primary without quorum (spec 2.3, rule 15): nobody becomes that, or remains it, by a wish.
+fn loses_quorum(old: &State, new: &State, volume: VolumeNr) -> bool {
+    let had = !old.is_primary() || old.volumes[volume].standing.is_quorate();
+    new.is_primary() && had && !new.volumes[volume].standing.is_quorate()
 }
 
 /// Is this a step of the volume's handshake with the peer?
@@ -150,14 +161,33 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     }
     // I/O freezes when the condition begins, not as long as it lasts.
     let begins = |volume| lacks_data(&new, volume) && !lacks_data(old, volume);
-    new.frozen_without_data |= facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins);
+    if facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins) {
+        new.lasting = new.lasting.put(SuspendReason::NoData, true);
+    }
     passed.by(8, &new);
     new.volumes.ids().for_each(|volume| choose_source(old, &mut new, volume, facts));
     each_pair(&mut new, pause);
     passed.by(9, &new);
     lost::survives_primary(old, &mut new, facts);
     passed.by(10, &new);
+    votes(old, &mut new, facts);
+    passed.by(11, &new);
     new
+}
+
+/// Rule 11: who has quorum, and what freezes without (9: D1, D2, E3).
+fn votes(old: &State, new: &mut State, facts: &Facts) {
+    for volume in old.volumes.ids() {
+        let verdict = facts.quorum.is_on().then(|| count_votes(old, new, volume, facts).verdict);
+        let state = &mut new.volumes[volume];
+        let keeps = state.standing == Standing::Keeps && state.disk == D::UpToDate;
+        state.standing = match verdict {
+            None => Standing::Unasked,
+            Some(Verdict::Lacks) if keeps => Standing::Keeps,
+            Some(Verdict::Lacks) => Standing::Lacks(facts.quorum.without()),
+            Some(Verdict::Has | Verdict::ByTiebreaker) => Standing::Has,
+        };
+    }
 }
 
 /// Counts the rules of sanitising that change anything.
@@ -190,6 +220,7 @@ fn without_connection(new: &mut State, peer: NodeId, volume: VolumeNr) {
     if pair.replication == R::Off {
         pair.paused.by_peer = false;
         pair.role = Role::Unknown;
+        pair.quorate = false;
         if pair.disk > D::DUnknown || pair.disk < D::Inconsistent {
             pair.disk = D::DUnknown;
         }

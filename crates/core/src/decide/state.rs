@@ -3,11 +3,73 @@
 //! It is replaced as a whole, by what [`rules::judge`](super::rules::judge) makes of it. What else is known of disks
 //! and peers (metadata, links, resyncs, requests) belongs to their owners.
 
+use super::quorum::{OnNoQuorum, Standing};
 use super::{DiskState, Role};
-use crate::api::{ConnectionState, SuspendReasons};
 use crate::members::{Peers, Volumes};
 use std::fmt;
 use units::{NodeId, NodeMask, VolumeNr};
+
+/// A connection's state (`docs/spec/connection-and-state.md` 1.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ConnectionState {
+    /// Not trying.
+    StandAlone,
+    /// Going to StandAlone.
+    Disconnecting,
+    /// Between a loss and the next try.
+    Unconnected,
+    /// Lost: the peer did not answer in time.
+    Timeout,
+    /// Lost: a stream closed.
+    BrokenPipe,
+    /// Lost: no ping answer.
+    NetworkFailure,
+    /// Lost: the peer broke the protocol.
+    ProtocolError,
+    /// The peer asked for it.
+    TearDown,
+    /// Trying.
+    Connecting,
+    /// Up, past authentication and P_PROTOCOL.
+    Connected,
+}
+
+/// A reason for frozen I/O.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SuspendReason {
+    /// `suspend-io`.
+    User = 1,
+    /// No UpToDate copy, `on-no-data-accessible suspend-io`.
+    NoData = 2,
+    /// Waiting for fencing.
+    Fencing = 4,
+    /// Some volume has no quorum, `on-no-quorum suspend-io`.
+    Quorum = 8,
+}
+
+/// Why I/O is frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SuspendReasons(u8);
+
+impl SuspendReasons {
+    /// Is I/O frozen?
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Is this one of them?
+    #[must_use]
+    pub fn because_of(self, reason: SuspendReason) -> bool {
+        self.0 & reason as u8 != 0
+    }
+
+    /// This one is among them if that is `so`, and else not; the others stay.
+    #[must_use]
+    pub fn put(self, reason: SuspendReason, so: bool) -> SuspendReasons {
+        SuspendReasons(if so { self.0 | reason as u8 } else { self.0 & !(reason as u8) })
+    }
+}
 
 macro_rules! replication {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -137,10 +199,11 @@ impl Replication {
 pub struct State {
     /// This node's role.
     pub role: Role,
-    /// I/O is frozen by the administrator.
-    pub frozen_by_user: bool,
-    /// I/O is frozen, as no good copy of some volume is within reach.
-    pub frozen_without_data: bool,
+    /// Of the reasons why I/O is frozen those that stay until something ends them: by the administrator, and as no good
+    /// copy of some volume is within reach. The others follow from the rest of the state.
+    pub lasting: SuspendReasons,
+    /// See [`State::may_be_online`].
+    pub(super) members: NodeMask,
     /// This node's disks.
     pub volumes: Volumes<VolumeState>,
     /// The other nodes.
@@ -155,6 +218,22 @@ pub struct VolumeState {
     /// This node is Primary, and nobody uses this volume yet: it has been added to the resource, and has no good data.
     /// The others do not wait for it.
     pub unused: bool,
+    /// See [`State::standing`].
+    pub(super) standing: Standing,
+}
+
+impl VolumeState {
+    /// Is I/O frozen for want of its quorum?
+    #[inline]
+    fn freezes(&self) -> bool {
+        self.standing == Standing::Lacks(OnNoQuorum::SuspendIo)
+    }
+
+    /// A volume without a disk.
+    #[must_use]
+    pub fn diskless(unused: bool) -> VolumeState {
+        VolumeState { disk: DiskState::Diskless, unused, standing: Standing::Unasked }
+    }
 }
 
 /// One peer.
@@ -179,6 +258,8 @@ pub struct PairState {
     pub role: Role,
     /// Who pauses a resync.
     pub paused: Paused,
+    /// The peer has said that it has quorum.
+    pub quorate: bool,
 }
 
 /// Who pauses a resync.
@@ -209,6 +290,7 @@ impl PairState {
         disk: DiskState::DUnknown,
         role: Role::Unknown,
         paused: Paused { by_user: false, by_peer: false, by_dependency: false, by_other: false },
+        quorate: false,
     };
 
     /// Is this node brought up to date from there, or will it be when that is paused no more? Not from one of several
@@ -250,15 +332,15 @@ impl PeerState {
 }
 
 impl State {
-    /// Secondary, without disks, with these peers and volumes.
+    /// `own`, Secondary, without disks, with these peers and volumes.
     #[must_use]
-    pub fn new(peers: impl IntoIterator<Item = NodeId>, volumes: &[VolumeNr]) -> State {
+    pub fn new(own: NodeId, peers: impl IntoIterator<Item = NodeId>, volumes: &[VolumeNr]) -> State {
         let peer = |peer| (peer, PeerState::stand_alone(volumes.iter().copied()));
         State {
             role: Role::Secondary,
-            frozen_by_user: false,
-            frozen_without_data: false,
-            volumes: volumes.iter().map(|nr| (*nr, VolumeState { disk: DiskState::Diskless, unused: false })).collect(),
+            lasting: SuspendReasons::default(),
+            members: NodeMask::of(own),
+            volumes: volumes.iter().map(|nr| (*nr, VolumeState::diskless(false))).collect(),
             peers: peers.into_iter().map(peer).collect(),
         }
     }
@@ -267,18 +349,32 @@ impl State {
     #[must_use]
     #[inline]
     pub fn suspended(&self) -> SuspendReasons {
-        SuspendReasons {
-            user: self.frozen_by_user,
-            no_data: self.frozen_without_data,
-            fencing: self.peers.values().any(|peer| peer.unfenced),
-        }
+        self.lasting
+            .put(SuspendReason::Fencing, self.peers.values().any(|peer| peer.unfenced))
+            .put(SuspendReason::Quorum, self.volumes.values().any(VolumeState::freezes))
+    }
+
+    /// What the volume may do, as far as quorum is concerned.
+    #[must_use]
+    #[inline]
+    pub fn standing(&self, volume: VolumeNr) -> Standing {
+        self.volumes[volume].standing
+    }
+
+    /// Nodes that may be online, this one among them: some may just have died, none that is online is missing
+    /// (`docs/spec/connection-and-state.md` 9.6).
+    #[must_use]
+    pub fn may_be_online(&self) -> NodeMask {
+        self.members
     }
 
     /// Is I/O frozen?
     #[must_use]
     #[inline]
     pub fn is_frozen(&self) -> bool {
-        self.suspended().any()
+        self.lasting.any()
+            || self.peers.values().any(|peer| peer.unfenced)
+            || self.volumes.values().any(VolumeState::freezes)
     }
 
     /// Is this node Primary?
@@ -411,6 +507,20 @@ impl State {
     #[must_use]
     pub fn replicates_anywhere(&self, volume: VolumeNr) -> bool {
         self.pairs(volume).any(|(_, pair)| pair.replication >= Replication::Established)
+    }
+
+    /// Peers that are Primary without a disk of the volume's, and write here.
+    pub(crate) fn writers_without_disk(&self, volume: VolumeNr) -> NodeMask {
+        let writes = |(peer, pair): &(NodeId, &PairState)| {
+            let primary = self.peers[*peer].role() == Role::Primary && pair.replication >= Replication::Established;
+            primary && pair.disk < DiskState::Inconsistent
+        };
+        self.pairs(volume).filter(writes).map(|(peer, _)| peer).collect()
+    }
+
+    /// Peers with a good copy of the volume that are connected, and get what is written.
+    pub(crate) fn serving_peers(&self, volume: VolumeNr) -> impl Iterator<Item = NodeId> {
+        self.good_peers(volume).filter(move |peer| self.replicates(*peer, volume))
     }
 
     /// Peers with a good copy of the volume.

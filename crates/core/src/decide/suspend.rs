@@ -1,6 +1,7 @@
 //! What thaws frozen requests, 8.4 (`docs/spec/connection-and-state.md` 10.1, 10.5).
 
 use super::DiskState as D;
+use crate::decide::state::SuspendReason;
 use crate::decide::view::View;
 
 /// One step of `resume-io`, in order.
@@ -20,6 +21,10 @@ pub enum ResumeStep {
 /// that is back gets what is written from now on: then it is not due any more, and a resync that runs would miss it.
 #[must_use]
 pub fn resume_io(s: &View, generation_pending: bool) -> Vec<ResumeStep> {
+    if s.frozen.because_of(SuspendReason::Quorum) {
+        // That is not lifted by a command: what waits goes on waiting.
+        return vec![ResumeStep::ClearReasons];
+    }
     let mut steps = Vec::new();
     let together = s.is_together() && s.peer_disk >= D::Inconsistent;
     if generation_pending && !together {

@@ -41,7 +41,7 @@ impl UuidSet {
         let old = self.current;
         if self.bitmap.is_none() {
             self.bitmap = old;
-        } else if !old.is_none() && !old.same(Generation::JUST_CREATED) && !old.same(self.bitmap) {
+        } else if !old.is_fresh() && !old.same(self.bitmap) {
             self.history[1] = old;
         }
         self.current = fresh;
@@ -59,8 +59,7 @@ impl UuidSet {
     /// The source's set when a resync starts (spec 7.4): returns the sync UUID to send in P_SYNC_UUID.
     /// `random` is used if there is no generation to derive it from.
     pub fn start_sync_source(&mut self, random: Generation) -> Generation {
-        let underived = self.bitmap.is_none() || self.bitmap.same(Generation::JUST_CREATED);
-        let sync = if underived { random } else { Generation(self.bitmap.0.wrapping_add(NEW_BM_OFFSET)) };
+        let sync = if self.bitmap.is_fresh() { random } else { Generation(self.bitmap.0.wrapping_add(NEW_BM_OFFSET)) };
         self.retire_bitmap();
         self.bitmap = sync;
         sync

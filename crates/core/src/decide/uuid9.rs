@@ -198,7 +198,7 @@ impl Side<'_> {
     }
 
     fn is_fresh(&self) -> bool {
-        self.uuids.current.is_none() || self.uuids.current.same(Generation::JUST_CREATED)
+        self.uuids.current.is_fresh()
     }
 }
 

@@ -1,11 +1,11 @@
 //! What the rules look at: a state and the facts beside it.
 
-use crate::api::{ConnectionState as N, SuspendReasons};
 use crate::config::{Fencing, OnNoData};
-use crate::decide::state::{PairState, Paused, Replication as R, State};
+use crate::decide::quorum::{Part, QuorumConfig, Standing, Voter};
+use crate::decide::state::{ConnectionState as N, PairState, Paused, Replication as R, State, SuspendReasons};
 use crate::decide::{DiskState as D, Role, StateChangeResult as Code};
 use crate::members::{Peers, Volumes};
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 
 /// What the rules look at besides the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Facts {
     pub fencing: Fencing,
     /// on-no-data-accessible.
     pub on_no_data: OnNoData,
+    /// quorum, quorum-minimum-redundancy, on-no-quorum.
+    pub quorum: QuorumConfig,
     /// This node's parameters were sent to some peer, and that handshake has not ended: the "state sent" mark.
     pub state_sent: bool,
     /// A word of what a lost Primary has written is awaited, or owed: what this node's copy is worth follows from that.
@@ -35,6 +37,12 @@ pub struct VolumeFacts {
     pub at_attach: D,
     /// on-io-error is call-local-io-error.
     pub call_local_io_error: bool,
+    /// Is this node to have a disk for it?
+    pub part: Part,
+    /// Other nodes that its metadata know, and that are not configured.
+    pub unconfigured: NodeMask,
+    /// Those of them whose disks the metadata call Outdated.
+    pub unconfigured_outdated: NodeMask,
 }
 
 /// Facts about a peer.
@@ -61,6 +69,8 @@ pub struct PairFacts {
     pub bitmap_uuid_zero: bool,
     /// What the peer has depends on no Primary, but perhaps on this node: when it has been copied, this copy is good.
     pub serves: bool,
+    /// What the peer counts for quorum.
+    pub voter: Voter,
 }
 
 /// How a change is meant.
@@ -104,6 +114,8 @@ pub struct View {
     pub frozen: SuspendReasons,
     /// Some peer's disk is UpToDate.
     pub good_elsewhere: bool,
+    /// May the volume be written to, as far as quorum is concerned?
+    pub standing: Standing,
 }
 
 impl View {
@@ -125,6 +137,7 @@ impl View {
             paused: pair.paused,
             frozen: state.suspended(),
             good_elsewhere: state.good_peers(volume).next().is_some(),
+            standing: state.volumes[volume].standing,
         }
     }
 

@@ -20,16 +20,9 @@ use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
 use crate::request::under_way::Request;
+use crate::request::write::Write;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::DiskState;
-
-/// Is 9's dialect spoken with the peer, or would be if it were there?
-fn speaks_9(c: &Connection) -> bool {
-    match c.dialect() {
-        Some(dialect) => dialect.version.is_9(),
-        None => c.cfg.max_version >= wire::Version::MIN_9.number(),
-    }
-}
 
 impl Resource {
     /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
@@ -40,7 +33,10 @@ impl Resource {
         }
         let speaks = self.has_peers_of_9();
         let due = is == Role::Primary && speaks;
-        self.node.devices.values_mut().for_each(|dev| dev.due.first_write.put_due(due));
+        for dev in self.node.devices.values_mut() {
+            dev.due.first_write.put_due(due);
+            dev.seen.unconfirmed = NodeMask::default();
+        }
     }
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
@@ -61,11 +57,13 @@ impl Resource {
     }
 
     /// A Primary has lost a peer's data. In 9's dialect it begins a generation with its next write, unless writes are
-    /// under way that the peer may lack (7.2.1). Returns whether that is so.
+    /// under way that the peer may lack (7.2.1). Returns whether that is so. Where quorum is asked for these wait, too,
+    /// until those who are left have said that they are there: if they are not, and quorum goes with them, nobody else
+    /// has heard of the generation, and nobody has written in it.
     pub(crate) fn generation_can_wait(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
         let under_way = |r: &Request| matches!(r, Request::Write(w) if w.device == volume);
-        let waits = speaks_9(&self.node.connections[peer]) && self.node.state.is_primary();
-        let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
+        let waits = self.node.is_of_9(&self.node.connections[peer]) && self.node.state.is_primary();
+        let waits = waits && (self.node.cfg.quorum.is_on() || !self.requests.iter().any(|(_, r)| under_way(r)));
         if waits {
             self.node.devices[volume].due.first_write.put_due(true);
         }
@@ -80,7 +78,10 @@ impl Resource {
         }
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
         let dev = &self.node.devices[volume];
-        let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty();
+        let lacked = |w: &Write| w.device == volume && w.is_open() && w.legs.somebody_lacks();
+        let ends = |r: &Request| matches!(r, Request::Write(w) if lacked(w));
+        let held = || self.requests.iter().any(|(_, r)| ends(r));
+        let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty() || held();
         if !waits {
             return;
         }
@@ -153,6 +154,9 @@ impl Resource {
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, volume: VolumeNr) {
+        if self.node.state.disk(volume) < DiskState::Inconsistent {
+            return self.begin_among_without_disk9(volume);
+        }
         let before = self.node.devices[volume].backing.as_ref().map(|b| b.writer.superblock_before(&b.md));
         if !self.begin_generation9(volume, None) {
             return;
@@ -192,7 +196,15 @@ impl Resource {
 impl Node {
     /// Is there a peer that speaks 9's dialect, or would?
     pub(crate) fn has_peers_of_9(&self) -> bool {
-        self.connections.values().any(speaks_9)
+        self.connections.values().any(|c| self.is_of_9(c))
+    }
+
+    /// Is 9's dialect spoken with the peer, or would be if it were there?
+    fn is_of_9(&self, c: &Connection) -> bool {
+        match c.dialect() {
+            Some(dialect) => dialect.version.is_9(),
+            None => self.newest_offered(c) >= wire::Version::MIN_9.number(),
+        }
     }
 
     /// Have all that have heard of the generation that has begun said that it is on their disks? A kernel says nothing

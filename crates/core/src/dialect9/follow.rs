@@ -53,7 +53,9 @@ impl Resource {
             (Replication::Established, begins) if is_beginning(begins) => self.mirror(peer, volume, begins, theirs),
             (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(peer, volume, theirs),
             // The peer's bitmap may come before its word: the resync has begun here.
-            (own, says) if own.gives() && says.gives() || own.takes() && says.takes() => self.differs(peer),
+            (own, says) if own.gives() && says.gives() || own.takes() && says.takes() => {
+                self.out.decides_otherwise(peer)
+            }
             _ => return false,
         }
         true
@@ -64,7 +66,7 @@ impl Resource {
         let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };
         let overwritten = mine == Replication::WFBitMapT && self.node.state.is_primary();
         if overwritten || !self.has_this_generation(peer, volume) {
-            return self.differs(peer);
+            return self.out.decides_otherwise(peer);
         }
         self.node.connections[peer].peer_devices[volume].lasting.keeps = Keeps::LostWrites;
         let text = format!("the peer says {begins}: {mine}");
@@ -81,7 +83,7 @@ impl Resource {
     /// The peer has decided that nothing is to be copied. Its copy and this one count as before the connect.
     fn copy_nothing(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) {
         if theirs.disk != DiskState::UpToDate || !self.has_this_generation(peer, volume) {
-            return self.differs(peer);
+            return self.out.decides_otherwise(peer);
         }
         let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
         self.out.note(crate::api::Severity::Info, Some(volume), Some(peer), Topic::PeerDecides, text);
@@ -103,11 +105,6 @@ impl Resource {
             let text = format!("volume {volume}: what the peer has decided cannot be followed: {}", refusal.code);
             self.out.compare_anew(peer, Topic::PeerDecidesOtherwise, text);
         }
-    }
-
-    fn differs(&mut self, peer: NodeId) {
-        let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
-        self.out.compare_anew(peer, Topic::PeerDecidesOtherwise, text);
     }
 }
 

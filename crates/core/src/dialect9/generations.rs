@@ -101,6 +101,8 @@ impl Resource {
         self.node.witness_sees(peer, primaries);
         self.note_unstable(peer, volume);
         self.choose_source_anew(volume);
+        self.generation_confirmed9(peer, volume, packet.current);
+        self.follow_slots_without_disk9(peer, volume);
         self.note_moved_on(peer, volume, &packet);
         if !packet.flags.contains(UuidFlags::SYNC_TARGET) {
             self.retire_slot_if_equal(peer, volume, packet.current);
@@ -119,7 +121,7 @@ impl Resource {
     }
 
     /// Nodes that a peer lists exist.
-    fn note_nodes(&mut self, volume: VolumeNr, listed: NodeMask, unallocated: Option<NodeId>) {
+    pub(super) fn note_nodes(&mut self, volume: VolumeNr, listed: NodeMask, unallocated: Option<NodeId>) {
         let Some(b) = &mut self.node.devices[volume].backing else { return };
         let mut changed = false;
         for node in listed.into_iter().filter(|node| Some(*node) != unallocated) {
@@ -274,6 +276,7 @@ impl Node {
         let mut put = |on: bool, flag: UuidFlags| flags = if on { flags | flag } else { flags };
         put(self.connections[peer].discard_my_data, UuidFlags::DISCARD_MY_DATA);
         put(self.counts_as_crashed(peer, volume), UuidFlags::CRASHED_PRIMARY);
+        put(b.md.flags.contains(DeviceFlags::PRIMARY_LOST_QUORUM), UuidFlags::PRIMARY_LOST_QUORUM);
         let disk = self.state.disk(volume);
         let consistent = b.md.flags.contains(DeviceFlags::CONSISTENT);
         let bad = if disk >= DiskState::Inconsistent { disk == DiskState::Inconsistent } else { !consistent };
@@ -290,13 +293,13 @@ impl Node {
         let mut tracked = self.devices[volume].nodes_told_of();
         if let Some(node) = self.vacant_slot(peer, volume, tracked) {
             tracked.insert(node);
-            flags = flags | UuidFlags::of_unallocated(node);
+            flags |= UuidFlags::of_unallocated(node);
         }
         let of_source = self
             .active_source(volume, peer)
             .and_then(|source| self.connections[source].peer_devices[volume].told_current());
         if of_source.is_some() {
-            flags = flags | UuidFlags::SYNC_TARGET;
+            flags |= UuidFlags::SYNC_TARGET;
         }
         Some(Uuids110 {
             current: of_source.unwrap_or(b.md.current),
@@ -349,8 +352,10 @@ impl Node {
 
     /// Nodes that do not hear of a generation that begins now (7.2).
     pub(crate) fn weak_nodes(&self, volume: VolumeNr) -> WireMask {
+        let without_disk = self.state.disk(volume) < DiskState::Inconsistent;
         let good = |(peer, pair): &(NodeId, &PairState)| {
-            let bad = matches!(pair.disk, DiskState::DUnknown | DiskState::Outdated);
+            let doubted = without_disk && pair.disk == DiskState::Consistent;
+            let bad = doubted || matches!(pair.disk, DiskState::DUnknown | DiskState::Outdated);
             self.state.is_connected(*peer) && pair.disk > DiskState::Failed && !bad
         };
         let own = Some(self.cfg.node).filter(|_| self.state.disk(volume) == DiskState::UpToDate);
@@ -394,8 +399,7 @@ impl PeerDevice {
 
     /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
     pub(super) fn has_told_of_data(&self) -> bool {
-        let none = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
-        self.link.told.uuids110.as_ref().is_some_and(|u| !none(u.current))
+        self.link.told.uuids110.as_ref().is_some_and(|u| !u.current.is_fresh())
     }
 
     /// The Primaries that the peer's data depends on, as it has told.

@@ -3,7 +3,9 @@
 
 pub(crate) mod attempt;
 mod conflict;
+mod without_disk;
 
+use crate::Resource;
 use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
@@ -15,13 +17,12 @@ use crate::decide::topic::Topic;
 use crate::decide::uuid9::Strategy;
 use crate::decide::view::Kind;
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
-use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
+use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict, WithoutDisk};
 use crate::dialect9::mesh::unsettled::LostPrimary;
 use crate::dialect9::survivors::loss::PATIENCE;
 use crate::node::Node;
-use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
-use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
+use wire::{PeerDagtag, Role, StateWord, UuidFlags, Uuids110};
 
 impl Resource {
     /// Says everything about every volume: what the peer needs to decide (5.1).
@@ -39,17 +40,13 @@ impl Resource {
         for volume in self.node.devices.ids() {
             self.node.connections[peer].peer_devices[volume].link.told.sizes = None;
             self.send_sync_param(peer, volume);
-            if self.node.connections[peer].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(peer, Socket::Data, volume, Packet::EnableReplicationNext(false));
+            let sent = self.uuids110(peer, volume, UuidFlags::NONE).map(|u| (u, self.disk_in_handshake(volume)));
+            let exposed = self.node.devices[volume].seen.exposed;
+            if let Some(part) = self.node.connections[peer].part_mut(volume) {
+                part.exposed[0] = sent.is_none().then_some(exposed);
+                part.sent = sent;
             }
-            self.send_sizes(peer, volume);
-            if let Some(uuids) = self.uuids110(peer, volume, UuidFlags::NONE) {
-                let sent = Some((uuids, self.disk_in_handshake(volume)));
-                self.node.connections[peer].part_mut(volume).into_iter().for_each(|part| part.sent.clone_from(&sent));
-            }
-            self.send_uuids110(peer, volume, UuidFlags::NONE);
-            let word = dialect9::word(&self.node.state, peer, volume, false);
-            self.send(peer, Socket::Data, volume, Packet::State(word));
+            self.introduce(peer, volume);
         }
     }
 
@@ -82,12 +79,14 @@ impl Resource {
 
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
     pub(crate) fn state_of_handshake(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) {
-        let paused = theirs.aftr_isp || theirs.user_isp;
         self.node.connections[peer].speaks_in_attempt(self.node.now);
         // Without an attempt it is left over from one that was given up.
         let Some(attempt) = self.node.connections[peer].attempt_mut() else { return };
-        if let Some(outcome) = &mut attempt.volumes[volume].outcome {
-            outcome.paused = paused;
+        // A volume that was made since takes no part in it.
+        let Some(part) = attempt.volumes.get_mut(volume) else { return };
+        if let Some(outcome) = &mut part.outcome {
+            let StateWord { aftr_isp, user_isp, quorum, .. } = *theirs;
+            outcome.word = StateWord { aftr_isp, user_isp, quorum, ..outcome.word };
             return;
         }
         let verdict = match self.conclude(peer, volume, theirs) {
@@ -131,34 +130,41 @@ impl Resource {
 
     /// What a volume becomes.
     fn conclude(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
-        let paused = theirs.aftr_isp || theirs.user_isp;
         let part = self.node.connections[peer].part_mut(volume).cloned().unwrap_or_default();
         let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
-            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+            return self.conclude_without_disk(peer, volume, &part, theirs);
         };
         if theirs.disk < DiskState::Negotiating {
-            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+            // It has lost its disk since it has told of it.
+            return Err(Verdict::Retry(Reason::HandshakeChanged));
         }
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
         if self.has_changed_since(peer, volume, sent) {
             return Err(Verdict::Retry(Reason::HandshakeChanged));
         }
-        let own = Told { uuids: sent, disk: *disk, role: self.node.state.role };
-        let other = Told { uuids, disk: peer_disk, role: theirs.role };
+        let quorate = self.node.state.standing(volume).is_quorate();
+        let own = Told { uuids: sent, disk: *disk, role: self.node.state.role, quorate };
+        let other = Told { uuids, disk: peer_disk, role: theirs.role, quorate: theirs.quorum };
         let Begins { replication, bitmap } = self.compare9(peer, volume, [own, other])?;
         let grown = self.has_grown_alone(peer, volume, &part).filter(|_| replication == Replication::Established);
         if let Some(reason) = grown.and_then(|source| self.why_not_grown(peer, volume, source, uuids)) {
             return Err(Verdict::Retry(reason));
         }
-        let both = [own.role, other.role] == [Role::Primary; 2];
-        if both && !self.node.connections[peer].cfg.two_primaries {
-            if self.node.connections[peer].cfg.rr_conflict == RrConflict::RetryConnect {
-                self.out.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
-                return Err(Verdict::Retry(Reason::TwoPrimariesMeet));
-            }
-            return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
+        self.judge_two_primaries(peer, volume, theirs.role)?;
+        Ok(Outcome { bitmap, replication, disk: peer_disk, word: *theirs, without_disk: WithoutDisk::Nothing })
+    }
+
+    /// Two Primaries meet: may they?
+    fn judge_two_primaries(&mut self, peer: NodeId, volume: VolumeNr, theirs: Role) -> Result<(), Verdict> {
+        let both = [self.node.state.role, theirs] == [Role::Primary; 2];
+        if !both || self.node.connections[peer].cfg.two_primaries {
+            return Ok(());
         }
-        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
+        if self.node.connections[peer].cfg.rr_conflict == RrConflict::RetryConnect {
+            self.out.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
+            return Err(Verdict::Retry(Reason::TwoPrimariesMeet));
+        }
+        Err(Verdict::Disconnect(Reason::TwoPrimariesMeet))
     }
 
     /// What follows from what two nodes have told each other.
@@ -256,13 +262,19 @@ impl Resource {
             return true;
         };
         let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
-        let own = Told { uuids: &sent, disk: self.disk_in_handshake(volume), role: self.node.state.role };
+        let quorate = self.node.state.standing(volume).is_quorate();
+        // What a Primary attaches its users do not see: nothing of theirs is lost if it is brought up to date.
+        let unseen = self.node.state.is_primary() && self.node.state.disk(volume) == DiskState::Negotiating;
+        let most = if unseen { DiskState::Outdated } else { DiskState::UpToDate };
+        let disk = self.disk_in_handshake(volume).min(most);
+        let own = Told { uuids: &sent, disk, role: self.node.state.role, quorate };
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
-        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role, quorate: theirs.quorum };
         match self.compare9(peer, volume, [own, other]) {
             Ok(Begins { replication, bitmap }) => {
                 self.prepare_bitmap(peer, volume, bitmap);
-                let good = replication == Replication::Established && own.disk == DiskState::UpToDate;
+                let good =
+                    replication == Replication::Established && self.disk_in_handshake(volume) == DiskState::UpToDate;
                 if theirs.disk != DiskState::Negotiating {
                     change.push(Set::PeerDisk(peer, volume, peer_disk));
                 } else if good {
@@ -270,7 +282,7 @@ impl Resource {
                 }
                 change.push(Set::Replication(peer, volume, replication));
                 if self.node.state.disk(volume) == DiskState::Negotiating && replication != Replication::WFBitMapT {
-                    change.push(Set::Disk(volume, own.disk));
+                    change.push(Set::Disk(volume, self.disk_in_handshake(volume)));
                 }
             }
             // Who attaches decides what that means.
@@ -282,7 +294,7 @@ impl Resource {
                 return false;
             }
             Err(Verdict::Disconnect(reason)) => {
-                self.out.give_up(peer, reason, reason.to_string());
+                self.out.refuse_peer(peer, reason);
                 return false;
             }
             // `rr-conflict retry-connect`: connected nodes part, and try again each second.
@@ -304,8 +316,11 @@ impl Resource {
         if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
             return;
         }
-        let own = Told { uuids: &sent, disk, role: self.node.state.role };
-        let other = Told { uuids: &uuids, disk: peer_disk, role: self.node.state.peers[peer].role() };
+        let (quorate, said) =
+            (self.node.state.standing(volume).is_quorate(), self.node.state.pair(peer, volume).quorate);
+        let own = Told { uuids: &sent, disk, role: self.node.state.role, quorate };
+        let role = self.node.state.peers[peer].role();
+        let other = Told { uuids: &uuids, disk: peer_disk, role, quorate: said };
         let Ok(Begins { replication, bitmap }) = self.compare9(peer, volume, [own, other]) else { return };
         if replication == Replication::Established {
             return;
@@ -357,6 +372,7 @@ impl Resource {
             policies: c.cfg.after_sb,
             always_asbp: c.cfg.always_asbp,
             resolve_conflicts: c.resolve_conflicts(),
+            quorate: self.node.cfg.quorum.is_on().then_some((own.quorate, other.quorate)),
         });
         if parted && !self.node.looks_on(peer, volume) {
             self.out.handler(Handler::InitialSplitBrain, Some(volume), Some(peer));
@@ -378,6 +394,7 @@ impl Resource {
             return self.go_on_with_first_writes();
         }
         let mut change = Change::from(Set::Connection(peer, ConnectionState::Connected));
+        change.push(Set::Members(self.node.state.may_be_online().with(peer)));
         let mut grown = Vec::new();
         for (volume, part) in attempt.volumes.iter() {
             let Some(outcome) = part.outcome else { continue };
@@ -385,15 +402,17 @@ impl Resource {
                 self.send_uuids110(peer, volume, UuidFlags::NONE);
             }
             self.forget_equal_bits(peer, volume, part, outcome);
+            self.carry_out_without_disk(peer, volume, (outcome.without_disk, part.exposed[1]), &mut change);
             self.prepare_bitmap(peer, volume, outcome.bitmap);
             self.lacks_what_comes(peer, volume, outcome.replication);
             let alone = self.follow_size(peer, volume, part);
             grown.extend(
                 alone.filter(|_| outcome.replication == Replication::Established).map(|source| (volume, source)),
             );
-            change.push(Set::PeerRole(peer, volume, outcome.role));
+            change.push(Set::PeerRole(peer, volume, outcome.word.role));
+            change.push(Set::PeerQuorate(peer, volume, outcome.word.quorum));
             change.push(Set::PeerDisk(peer, volume, self.disk_when_connected(volume, part, outcome)));
-            change.push(Set::PausedByPeer(peer, volume, outcome.paused));
+            change.push(Set::PausedByPeer(peer, volume, outcome.word.aftr_isp || outcome.word.user_isp));
             change.push(Set::Replication(peer, volume, outcome.replication));
         }
         let c = &mut self.node.connections[peer];
@@ -408,6 +427,11 @@ impl Resource {
             return self.out.protocol_error(peer, Topic::HandshakeRefused, text);
         }
         self.note_let_in();
+        // Those that were made since it began.
+        for volume in self.node.devices.ids().filter(|volume| !attempt.volumes.contains(*volume)) {
+            self.send_sync_param(peer, volume);
+            self.introduce(peer, volume);
+        }
         self.awaits_conclusion(peer);
         for (volume, source) in grown {
             self.begin_grown_area9(peer, volume, source);
@@ -634,7 +658,11 @@ impl Node {
     /// Has this node another generation than it has told, or ceased to be a target? A further source is told if it has
     /// become one.
     fn has_moved_since(&self, peer: NodeId, volume: VolumeNr, part: &Part) -> bool {
-        let (Some(outcome), Some((sent, _))) = (part.outcome, &part.sent) else { return false };
+        let Some(outcome) = part.outcome else { return false };
+        let Some((sent, _)) = &part.sent else {
+            let told = part.exposed[0].is_some_and(|exposed| exposed.same(self.devices[volume].seen.exposed));
+            return !told || self.uuids110(peer, volume, UuidFlags::NONE).is_some();
+        };
         if self.has_become_target(peer, volume, part) && outcome.replication == Replication::WFBitMapT {
             return self.devices[volume].backing.as_ref().is_none_or(|b| b.md.current != sent.current);
         }
@@ -674,7 +702,7 @@ impl Connection {
 
     /// This volume's part in it.
     fn part_mut(&mut self, volume: VolumeNr) -> Option<&mut Part> {
-        self.attempt_mut().map(|attempt| &mut attempt.volumes[volume])
+        self.attempt_mut()?.volumes.get_mut(volume)
     }
 
     /// How far the attempt is. Without one: open.
@@ -741,6 +769,12 @@ impl Connection {
         if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
             part.outcome = None;
         }
+    }
+
+    /// P_CURRENT_UUID within a handshake: the peer has no disk.
+    pub(crate) fn exposed_in_handshake(&mut self, volume: VolumeNr, current: Generation) {
+        let Some(part) = self.part_mut(volume) else { return };
+        (part.uuids, part.exposed[1]) = (None, Some(current));
     }
 
     /// The peer has said all of a volume, perhaps of one that this node does not have.

@@ -42,6 +42,10 @@ impl Resource {
     /// All is copied: who has the rest is told, too.
     pub(crate) fn tell_last_copied(&mut self, peer: NodeId, volume: VolumeNr) {
         let rest = std::mem::take(&mut self.node.connections[peer].peer_devices[volume].resync.untold);
+        if self.is_unstable(peer, volume) && self.depends_on_client(peer, volume) {
+            // What the source got since from a Primary without a disk this node may lack.
+            return;
+        }
         self.copied_up_to(peer, volume, rest);
     }
 
@@ -87,7 +91,9 @@ impl Resource {
                 .is_some_and(|(theirs, own)| !theirs.same(own));
             // Nor is it known of a survivor of a Primary before the two have compared what they have of that one's.
             let doubted = other || self.awaits_survivor(peer);
-            let apart = (marked || doubted && self.in_mesh9()) && replication == Replication::Established;
+            // Nor of one that a third node brings up to date, which may not have what this node has.
+            let bad = self.node.state.peer_disk(peer, volume) == DiskState::Inconsistent;
+            let apart = (marked || (doubted || bad) && self.in_mesh9()) && replication == Replication::Established;
             if has_disk && counts && !apart && self.is_clean(peer, volume, range) {
                 nodes.insert(peer);
             }

@@ -75,6 +75,9 @@ impl Resource {
     /// The peer has said who has some of its writes.
     pub(super) fn note_peer_ack(&mut self, peer: NodeId, told: &[Unsettled], has: NodeMask) {
         for write in told {
+            if !self.node.devices.contains(write.volume) {
+                continue;
+            }
             for other in self.node.connections.ids().filter(|other| *other != peer) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
                     self.node.devices[write.volume].clear_out_of_sync(other, write.range);
@@ -191,7 +194,8 @@ impl Resource {
 
     /// A link has gone: what its peer wrote, and did not say who has it, may be here alone.
     pub(crate) fn note_lost_writes(&mut self, peer: NodeId) {
-        let left: Vec<_> = std::mem::take(&mut self.node.connections[peer].unsettled).into();
+        let mut left: Vec<_> = std::mem::take(&mut self.node.connections[peer].unsettled).into();
+        left.retain(|write| self.node.devices.contains(write.volume));
         for other in self.node.connections.ids().filter(|other| *other != peer) {
             for write in &left {
                 self.mark_out_of_sync(other, write.volume, write.range);
@@ -381,7 +385,8 @@ impl Node {
             return None;
         }
         let first = comes_first(self.primaries_in_sight(), theirs.primaries());
-        let first = if source { first } else { first.without(self.state.sources_to_be(volume)) };
+        let others = self.state.sources_to_be(volume).or(self.state.writers_without_disk(volume));
+        let first = if source { first } else { first.without(others) };
         (!first.is_empty()).then_some(Reason::SourceDependsOnPrimary)
     }
 
@@ -473,9 +478,11 @@ impl Node {
         (source || own) && self.has_writes_for_others(volume)
     }
 
-    /// A node without a disk does not write beside several copies: who has what of that nobody would know.
+    /// A node whose disk is bad does not write beside several copies: who has what of that nobody would know. One
+    /// without a disk writes on those of its peers.
     pub(crate) fn lacks_own_copy9(&self, volume: VolumeNr) -> bool {
-        self.in_mesh9() && (!self.usable(volume) || self.state.disk(volume) != DiskState::UpToDate)
+        let disk = self.state.disk(volume);
+        self.in_mesh9() && disk >= DiskState::Inconsistent && (!self.usable(volume) || disk != DiskState::UpToDate)
     }
 
     /// Is there a peer that this node has left for that, and has not met again yet? Who is promoted meanwhile would do

@@ -23,9 +23,10 @@ use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Fencing;
 use crate::connection::Connection;
 use crate::decide::Handler;
-use crate::decide::state::State;
+use crate::decide::state::{State, SuspendReason};
 use crate::decide::topic::{Named, Topic};
 use crate::node::Node;
+use crate::outbox::Outbox;
 use crate::{Resource, dialect84};
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, StateWord};
@@ -34,9 +35,14 @@ use wire::{DiskState, StateWord};
 #[must_use]
 pub(crate) fn word(state: &State, peer: NodeId, volume: VolumeNr, detaching: bool) -> StateWord {
     let word = dialect84::word(state, Some(peer), volume);
-    let disk = if detaching && word.disk == DiskState::Failed { DiskState::Detaching } else { word.disk };
-    // Without `quorum` every node has it.
-    StateWord { quorum: true, disk, ..word }
+    let quorum = state.standing(volume).is_quorate();
+    let susp = word.susp || state.suspended().because_of(SuspendReason::Quorum);
+    StateWord { quorum, susp, disk: told(word.disk, detaching), ..word }
+}
+
+/// What is told of this node's disk: one that a command gives up has not failed.
+pub(crate) fn told(disk: DiskState, detaching: bool) -> DiskState {
+    if detaching && disk == DiskState::Failed { DiskState::Detaching } else { disk }
 }
 
 /// This node's role, and nothing else: what is said of a demotion before the volumes' states.
@@ -53,7 +59,11 @@ impl Resource {
                 let lost = old.replicates(peer, volume) && !self.node.state.replicates(peer, volume);
                 let source = old.replication(peer, volume).is_source();
                 let pd = &mut self.node.connections[peer].peer_devices[volume];
-                pd.lasting.was_established |= lost;
+                // While one of them had no disk it got nothing of what the other one did, and what was compared since,
+                // but not carried out, is compared again.
+                let disks = old.disk(volume).min(old.peer_disk(peer, volume));
+                let compared = !old.replication(peer, volume).exchanges_bitmaps();
+                pd.lasting.was_established |= lost && compared && disks >= DiskState::Inconsistent;
                 let comes = old.disk(volume) < DiskState::Inconsistent
                     && self.node.state.disk(volume) >= DiskState::Inconsistent;
                 if lost || self.node.state.replicates(peer, volume) {
@@ -108,18 +118,10 @@ impl Resource {
             self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::WrongNodeId, text);
             return false;
         }
-        let backing = |volume: &VolumeNr| self.node.devices[*volume].backing.as_ref();
-        let old = self
-            .node
-            .devices
-            .ids()
-            .find(|volume| backing(volume).is_some_and(|b| b.md.version() == meta::Version::V08));
-        if let Some(volume) = old {
-            let text = format!("DRBD 9's dialect needs metadata of format v09, volume {volume} has v08; convert it");
-            self.out.give_up(peer, Topic::OldMetadata, text);
-            return false;
-        }
-        true
+        // It was attached after the offer.
+        let old = self.node.old_volume();
+        old.into_iter().for_each(|volume| self.out.offer_again(peer, volume));
+        old.is_none()
     }
 
     /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
@@ -141,6 +143,9 @@ impl Resource {
     /// come so far.
     pub(crate) fn peer_refuses(&mut self, peer: NodeId) {
         let own = self.node.connections[peer].nine_mut().and_then(|nine| nine.refused.take());
+        if let Some(reason) = own.filter(|reason| reason.may_pass()) {
+            return self.out.retry_later(peer, reason, reason.to_string());
+        }
         let (name, text) = match own {
             Some(reason) => (Named::from(reason), reason.to_string()),
             None => (
@@ -154,7 +159,56 @@ impl Resource {
     }
 }
 
+impl Outbox {
+    /// What was offered does not hold with the metadata of a volume: the next offer is another.
+    pub(crate) fn offer_again(&mut self, peer: NodeId, volume: VolumeNr) {
+        let text = format!("volume {volume} has metadata of format v08: connecting anew in DRBD 8.4's dialect");
+        self.drop_link(peer, ConnectionState::NetworkFailure, Topic::OldMetadata, text);
+    }
+}
+
 impl Node {
+    /// A volume with metadata of format v08: those have no place for what is spoken of in 9's dialect.
+    fn old_volume(&self) -> Option<VolumeNr> {
+        let old = |volume: &VolumeNr| {
+            self.devices[*volume].backing.as_ref().is_some_and(|b| b.md.version() == meta::Version::V08)
+        };
+        self.devices.ids().find(old)
+    }
+
+    /// A disk is about to be attached: the peers with which a handshake in 9's dialect goes on that metadata of this
+    /// format have no place for.
+    ///
+    /// # Errors
+    /// In words: one is connected in it.
+    pub(crate) fn out_of_place(&self, format: meta::Version) -> Result<Vec<NodeId>, String> {
+        let of_9 = self.connections.iter().filter(|(_, c)| c.speaks9() && format == meta::Version::V08);
+        let of_9: Vec<NodeId> = of_9.map(|(peer, _)| peer).collect();
+        match of_9.iter().find(|peer| self.state.is_connected(**peer)) {
+            Some(peer) => Err(format!(
+                "DRBD 9's dialect is spoken with {}, which metadata of format v08 has no place for: convert it (create-md \
+                 --format=v09), or disconnect, attach, and connect again",
+                self.connections[*peer].cfg.peer_name
+            )),
+            None => Ok(of_9),
+        }
+    }
+
+    /// The newest protocol version that a peer is offered: what is configured, but with metadata of format v08 none of
+    /// 9's dialect.
+    pub(crate) fn newest_offered(&self, c: &Connection) -> u32 {
+        match self.old_volume() {
+            Some(_) => c.cfg.max_version.min(wire::Version::MAX_84.number()),
+            None => c.cfg.max_version,
+        }
+    }
+
+    /// In words, behind what the peer offers.
+    pub(crate) fn why_less_is_offered(&self) -> &'static str {
+        let less = "; with the metadata of this node, which are of format v08, nothing above 101 is: convert them";
+        self.old_volume().map_or("", |_| less)
+    }
+
     /// What is hashed of two challenges: that of the peer, which this node answers, and the own one. 9 adds who answers
     /// (`docs/spec/wire-protocol.md` 7.3).
     pub(crate) fn salted(&self, peer: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {

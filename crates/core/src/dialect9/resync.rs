@@ -199,6 +199,28 @@ impl Resource {
         }
     }
 
+    /// The walk has come to the end of the device. What is left is less by half than the last time, or Primaries
+    /// without disks write faster than is copied: from now on they send that here, too
+    /// (`docs/spec/data-path-and-resync.md` 7.10). One with a disk is a source itself, and is asked in the last pass.
+    pub(crate) fn pass_ended9(&mut self, peer: NodeId, volume: VolumeNr) {
+        let left = self.node.devices[volume].bits_left(peer);
+        let resync = &mut self.node.connections[peer].peer_devices[volume].resync;
+        let before = std::mem::replace(&mut resync.left_by_pass, left);
+        let ahead = resync.last_pass == LastPass::Ahead && before > 0;
+        if ahead && left > 0 && left >= before / 2 && self.node.in_mesh9() {
+            self.ask_for_writes(self.node.state.writers_without_disk(volume), volume);
+        }
+    }
+
+    /// These are to send what they write here.
+    fn ask_for_writes(&mut self, peers: NodeMask, volume: VolumeNr) {
+        for n in peers {
+            if self.node.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
+                self.send(n, Socket::Data, volume, Packet::EnableReplication(true));
+            }
+        }
+    }
+
     fn begin_last_pass(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
         // This source, or another one.
         let mut sources = NodeMask::of(peer).into_iter().chain(self.node.state.sources_to_be(volume));
@@ -210,17 +232,9 @@ impl Resource {
             self.node.connections[peer].peer_devices[volume].resync.last_pass = LastPass::Begun(primary);
             return true;
         }
-        for n in self
-            .node
-            .connections
-            .ids()
-            .filter(|n| *n == peer || self.node.state.replicates(*n, volume))
-            .collect::<Vec<_>>()
-        {
-            if self.node.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(n, Socket::Data, volume, Packet::EnableReplication(true));
-            }
-        }
+        let all =
+            self.node.connections.ids().filter(|n| *n == peer || self.node.state.replicates(*n, volume)).collect();
+        self.ask_for_writes(all, volume);
         let waits = primary.map(|primary| self.good_witnesses(primary)).unwrap_or_default();
         let Some((primary, nine)) = primary.and_then(|n| Some((n, self.node.connections[n].nine_mut()?))) else {
             self.node.connections[peer].peer_devices[volume].resync.last_pass = LastPass::Begun(None);

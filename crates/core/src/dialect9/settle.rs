@@ -22,7 +22,15 @@ const MOST_TIMES: u64 = 5;
 
 impl Resource {
     /// Has a disk become Consistent with this change, as a Primary was lost, or is it known again what it is worth?
+    /// Where quorum is asked for, what has become of that is said as well; and when a member is lost, those who are
+    /// left agree on who that is.
     pub(super) fn note_survival(&mut self, old: &State) {
+        for (volume, severity, topic) in self.standings_changed(old) {
+            let tally = self.votes(volume);
+            self.out.note(severity, Some(volume), None, topic, tally.to_string());
+        }
+        let asked = self.node.cfg.quorum.is_on();
+        self.settling.lost |= asked && self.node.connections.ids().any(|peer| self.has_lost_member(old, peer));
         for volume in self.node.devices.ids() {
             let (reason, text) = match (old.disk(volume), self.node.state.disk(volume)) {
                 (DiskState::UpToDate, DiskState::Consistent) => {
@@ -75,6 +83,7 @@ impl Resource {
             *(if *lost { lost } else { heard }) = false;
         } else if !self.holds_back() {
             self.settling = Settling::default();
+            self.took_place(Set::Members(NodeMask::of(self.node.cfg.node)));
             self.has_settled();
         }
     }
@@ -89,7 +98,8 @@ impl Resource {
     pub(crate) fn settle_again(&mut self) {
         let times = 1 + self.rng.next_u64() % MOST_TIMES;
         self.settling.again = Some(self.node.now + Duration(SOON.0 * times));
-        self.settling.lost |= self.node.state.has_consistent_disk();
+        let lost_members = self.node.cfg.quorum.is_on() && !self.node.members_out_of_reach().is_empty();
+        self.settling.lost |= self.node.state.has_consistent_disk() || lost_members;
     }
 
     /// All have agreed, and these are Primary. Beside one that this node does not reach its copy is not the newest one:
@@ -108,6 +118,36 @@ impl Resource {
 }
 
 impl Node {
+    /// Volumes that have lost quorum since, or have it again.
+    fn standings_changed(&self, old: &State) -> Vec<(VolumeNr, Severity, Topic)> {
+        let changed = |volume: VolumeNr| {
+            let before = !old.volumes.contains(volume) || old.standing(volume).is_quorate();
+            match (before, self.state.standing(volume).is_quorate()) {
+                (true, false) => Some((volume, Severity::Warning, Topic::QuorumLost)),
+                (false, true) => Some((volume, Severity::Info, Topic::QuorumThere)),
+                _ => None,
+            }
+        };
+        self.devices.ids().filter_map(changed).collect()
+    }
+
+    fn has_lost_member(&self, old: &State, peer: NodeId) -> bool {
+        old.is_connected(peer) && !self.state.is_connected(peer) && self.state.may_be_online().contains(peer)
+    }
+
+    /// Members that are not connected to this node: perhaps they have died.
+    fn members_out_of_reach(&self) -> NodeMask {
+        let reached = self.connections.ids().filter(|peer| self.state.is_connected(*peer)).collect();
+        self.state.may_be_online().without(reached).without(NodeMask::of(self.cfg.node))
+    }
+
+    /// Does this node, or a neighbour, have quorum in all volumes? Then those who agree on something are the members
+    /// (`docs/spec/connection-and-state.md` 3.2.6, 9.6).
+    pub(crate) fn knows_members(&self) -> bool {
+        let quorate = |peer| self.devices.ids().all(|volume| self.state.pair(peer, volume).quorate);
+        self.devices.ids().all(|volume| self.state.standing(volume).is_quorate()) || self.connections.ids().any(quorate)
+    }
+
     /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
     fn is_consistent_in_company(&self, volume: VolumeNr) -> bool {
         let beside = |(peer, pair): (NodeId, &PairState)| {

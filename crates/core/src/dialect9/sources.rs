@@ -28,12 +28,24 @@ impl Resource {
         self.out.chores.mark();
     }
 
+    /// Primaries without a disk have come, that were writing to a source: what they wrote before they were here may not
+    /// have been heard of.
+    pub(super) fn note_unstable_for(&mut self, came: NodeMask, volume: VolumeNr) {
+        for peer in self.node.connections.ids() {
+            let depends = self.node.connections[peer].peer_devices[volume].told_primaries().and(came);
+            if self.node.state.replication(peer, volume).is_target() && !depends.is_empty() {
+                self.node.connections[peer].peer_devices[volume].resync.unstable = true;
+            }
+        }
+    }
+
     /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
     /// compared. With a Primary that is at once, in a handshake: as long as it is that nothing else compares them, and
     /// no further source, which depends on it, ends its resync before.
     pub(super) fn end_unstable(&mut self, peer: NodeId, volume: VolumeNr) {
         let text = "the source has depended on a Primary meanwhile: comparing once more";
-        if self.in_mesh9() && self.node.state.peers[peer].role() == Role::Primary {
+        let primary = self.node.state.peers[peer].role() == Role::Primary;
+        if self.in_mesh9() && (primary || self.depends_on_client(peer, volume)) {
             return self.out.compare_anew(peer, Topic::ResyncUnstable, text.to_owned());
         }
         self.out.note(Severity::Info, Some(volume), Some(peer), Topic::ResyncUnstable, text);
@@ -81,14 +93,22 @@ impl Node {
     }
 
     /// Does what this peer has depend on no Primary, but perhaps on this node? Who has not urbd's rules copies also
-    /// between two that both get what one Primary writes: this node has that from the Primary itself.
+    /// between two that both get what one Primary writes: this node has that from the Primary itself. So it is where
+    /// the Primary has no disk, and can be nobody's source.
     pub(crate) fn depends_on_nobody_else(&self, peer: NodeId, volume: VolumeNr) -> bool {
         let primaries = self.connections[peer].peer_devices[volume].told_primaries();
+        let without_disk = self.state.writers_without_disk(volume);
         let writes_here = |n: NodeId| self.state.peers[n].role() == Role::Primary && self.state.replicates(n, volume);
         let known = self.state.is_connected(peer) && !self.connections[peer].decides_by(Private::InStep);
         let mut others = primaries.without(NodeMask::of(self.cfg.node)).and(self.connections.members()).into_iter();
         let far = primaries.without(NodeMask::of(self.cfg.node)).without(self.connections.members());
-        !self.in_mesh9() || far.is_empty() && others.all(|n| known && writes_here(n))
+        !self.in_mesh9() || far.is_empty() && others.all(|n| (known || without_disk.contains(n)) && writes_here(n))
+    }
+
+    /// Does what this peer has depend on Primaries without disks alone, which write here as well?
+    pub(super) fn depends_on_client(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let primaries = self.connections[peer].peer_devices[volume].told_primaries();
+        !primaries.is_empty() && primaries.without(self.state.writers_without_disk(volume)).is_empty()
     }
 
     /// Has a source depended on a Primary while it was copied from? What it has marked of that one's writes when that
@@ -161,6 +181,7 @@ impl Node {
         }
         let told = |peer: NodeId| self.connections[peer].peer_devices[volume].link.told.uuids110.as_ref();
         let stable = |peer: NodeId| told(peer).is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
+        let stable = |peer: NodeId| stable(peer) || self.depends_on_client(peer, volume);
         // Who could not read some blocks would not read them now.
         let serves = |peer: &NodeId| {
             let pair = self.state.pair(*peer, volume);

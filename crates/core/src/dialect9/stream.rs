@@ -18,11 +18,21 @@ impl Resource {
         if !self.node.state.is_connected(peer) {
             return self.state_of_handshake(peer, volume, theirs);
         }
-        if !self.node.state.replicates(peer, volume) {
-            let text = "the peer has this volume now, too: connecting anew".to_owned();
-            return self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::VolumeCame, text);
-        }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
+        if !self.node.state.replicates(peer, volume) {
+            return self.volume_came(peer, volume, theirs, replication);
+        }
+        if replication == Replication::Off {
+            // The peer knows of the volume only now, or has made it anew.
+            self.send_state(peer, volume);
+            let without_disk = Change::from(Set::PeerRole(peer, volume, theirs.role));
+            let without_disk = without_disk.and(Set::PeerDisk(peer, volume, theirs.disk));
+            if theirs.disk < DiskState::Negotiating {
+                self.take_peers_state(peer, volume, without_disk);
+            }
+            return;
+        }
+        self.happened(Set::PeerQuorate(peer, volume, theirs.quorum));
         let said = std::mem::replace(&mut self.node.connections[peer].peer_devices[volume].link.told.says, replication);
         self.node.connections[peer].peer_devices[volume].link.told.says_disk =
             Some(theirs.disk).filter(|_| replication != Replication::Off);
@@ -54,7 +64,8 @@ impl Resource {
         let bad_source = was_good && theirs.disk == DiskState::Inconsistent;
         change.push(Set::PausedByPeer(peer, volume, theirs.aftr_isp || theirs.user_isp || bad_source));
         if theirs.disk != DiskState::Negotiating {
-            change.push(Set::PeerDisk(peer, volume, theirs.disk));
+            let disk = self.node.trusted_without_disk9(peer, volume, theirs.disk);
+            change.push(Set::PeerDisk(peer, volume, disk));
         }
         if self.settles_with(peer, volume, theirs.disk) {
             change.push(Set::Disk(volume, DiskState::UpToDate));
@@ -74,10 +85,34 @@ impl Resource {
             // It has said that before it heard of the end.
             self.node.connections[peer].peer_devices[volume].link.told.forget_source();
         }
+        if self.node.attached_beside(peer, volume, theirs) {
+            let text = "the peer's disk was attached at the same time as this one: connecting anew".to_owned();
+            return self.out.compare_anew(peer, Topic::VolumeCame, text);
+        }
         if self.node.compares_anew(peer, volume, theirs) {
             return self.resync_considered(peer, volume, theirs, change);
         }
         self.take_peers_state(peer, volume, change);
+    }
+
+    /// Connected nodes both have a volume now (4.8). Two disks are compared in a handshake only.
+    fn volume_came(&mut self, peer: NodeId, volume: VolumeNr, theirs: &StateWord, replication: Replication) {
+        if self.node.state.disk(volume).min(theirs.disk) >= DiskState::Negotiating {
+            let text = "the peer has this volume now, too, and both have a disk: connecting anew".to_owned();
+            return self.out.drop_link(peer, ConnectionState::NetworkFailure, Topic::VolumeCame, text);
+        }
+        if replication == Replication::Off {
+            self.introduce(peer, volume);
+        }
+        self.node.connections[peer].peer_devices[volume].link.told.says = replication;
+        let change = [
+            Set::PeerRole(peer, volume, theirs.role),
+            Set::PeerDisk(peer, volume, theirs.disk),
+            Set::PausedByPeer(peer, volume, theirs.aftr_isp || theirs.user_isp),
+            Set::PeerQuorate(peer, volume, theirs.quorum),
+            Set::Replication(peer, volume, Replication::Established),
+        ];
+        self.take_peers_state(peer, volume, change.into_iter().collect());
     }
 
     /// What a peer says of itself is a fact, also if this node would not have agreed to it: without a good copy in
@@ -151,6 +186,18 @@ impl Node {
 }
 
 impl Node {
+    /// Has the peer's disk come without having been compared with this one, as both were being attached and neither
+    /// saw the other, and has it another generation?
+    fn attached_beside(&self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) -> bool {
+        let both = self.state.disk(volume).min(theirs.disk) >= DiskState::Inconsistent;
+        let unseen = self.state.peer_disk(peer, volume) < DiskState::Negotiating;
+        let rests = self.state.replication(peer, volume) == Replication::Established;
+        let own = self.devices[volume].backing.as_ref().map(|b| b.md.current);
+        let told = self.connections[peer].peer_devices[volume].told_current();
+        let other = own.zip(told).is_some_and(|(own, told)| !own.same(told));
+        self.in_mesh9() && both && unseen && rests && other
+    }
+
     /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it
     /// marks, and does not send: its state is all that tells of it.
     fn source_unawares(&self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) -> bool {

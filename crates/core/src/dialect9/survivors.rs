@@ -201,8 +201,10 @@ impl Node {
 
     /// A resync has ended well, and this node has what its source has.
     pub(super) fn has_survivors_writes(&mut self, peer: NodeId) {
-        if let Some(got) = self.connections[peer].survivor.gets.take() {
-            self.connections[got.node].heard_at = Some(got.at);
+        if let Some(got) = self.connections[peer].survivor.gets.take()
+            && let Some(lost) = self.connections.get_mut(got.node)
+        {
+            lost.heard_at = Some(got.at);
         }
     }
 }

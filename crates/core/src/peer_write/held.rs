@@ -104,7 +104,7 @@ pub(super) fn change_of(packet: &Packet) -> Option<(Option<SectorRange>, u32)> {
 }
 
 /// Does it change data?
-pub(super) fn changes_data(packet: &Packet) -> bool {
+pub(crate) fn changes_data(packet: &Packet) -> bool {
     change_of(packet).is_some()
 }
 

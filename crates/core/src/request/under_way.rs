@@ -1,5 +1,6 @@
 //! A request of an application under way.
 
+use crate::repetition::place::Behind;
 use crate::request::read::Read;
 use crate::request::write::{Local, Write};
 use units::{Instant, NodeId, SectorRange, VolumeNr};
@@ -34,6 +35,15 @@ impl Request {
             Request::Write(w) => w.device,
             Request::Read(r) => r.device,
             Request::Flush(f) => f.device,
+        }
+    }
+
+    /// A write that is not complete begins anew when it is settled here.
+    pub(crate) fn begins_anew(&mut self) {
+        if let Request::Write(w) = self
+            && !w.is_to_repeat()
+        {
+            w.repeat(Behind::Nothing);
         }
     }
 

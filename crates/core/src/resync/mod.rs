@@ -95,7 +95,6 @@ impl Resource {
                 }
             }
         }
-        self.follow_dependencies();
     }
 
     /// Lets go of all blocks on their way; counters stay for display. What is being written keeps its place until it is
@@ -110,6 +109,7 @@ impl Resource {
         rs.waiting.clear();
         rs.arrived.clear();
         (rs.finishing, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None);
+        (rs.left_by_pass, rs.largest) = (0, 0);
         for (id, mut block) in std::mem::take(&mut rs.blocks) {
             if let Step::Writing(data) | Step::Abandoned(data) = block.step {
                 block.step = Step::Abandoned(data);

@@ -43,6 +43,10 @@ pub(crate) struct Resync {
     pub(super) waiting: VecDeque<Ask>,
     /// A pass over the bitmap ended with blocks left: the next one begins then.
     pub(super) next_pass: Option<Instant>,
+    /// Bits that were left when the last pass ended; 0: none has.
+    pub(crate) left_by_pass: u64,
+    /// Bits of the largest request, as answers were overtaken by writes of a third node; 0: as the rest allows.
+    pub(super) largest: u64,
     pub(super) controller: Option<Controller>,
     pub(super) brake: Option<SourceBrake>,
     /// Ask with checksums.

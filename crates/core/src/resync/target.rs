@@ -39,12 +39,16 @@ impl Resource {
         }
         self.node.connections[peer].peer_devices[volume].resync.next_pass = None;
         let limit = self.largest_request(peer, volume) / BLOCK;
+        let largest = match self.node.connections[peer].peer_devices[volume].resync.largest {
+            0 => MAX_BITS,
+            bits => bits,
+        };
         loop {
             let work = self.work(peer, volume);
             let Some(controller) = &mut self.node.connections[peer].peer_devices[volume].resync.controller else {
                 return;
             };
-            let allowed = (controller.allowance(now, work) / BLOCK).min(limit).min(MAX_BITS);
+            let allowed = (controller.allowance(now, work) / BLOCK).min(limit).min(largest);
             if allowed == 0 {
                 return;
             }
@@ -60,6 +64,8 @@ impl Resource {
         let rs = &mut self.node.connections[peer].peer_devices[volume].resync;
         rs.position = 0;
         rs.next_pass = Some(now + RETRY);
+        rs.largest = if rs.largest < MAX_BITS / 2 { 2 * rs.largest } else { 0 };
+        self.pass_ended9(peer, volume);
     }
 
     fn request_block(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
@@ -189,6 +195,9 @@ impl Resource {
         }
         let block = self.node.take_block(peer, volume, id).expect("just seen");
         let (range, name, named) = (block.range, block.name, self.node.connections[peer].names_requests());
+        // A short one is less likely to be overtaken again.
+        let resync = &mut self.node.connections[peer].peer_devices[volume].resync;
+        resync.largest = (range.len().0 / BLOCK / 4).max(1);
         self.send_ack(peer, volume, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
         self.out.release(block.into_data());
         self.node.connections[peer].peer_devices[volume].resync.next_pass = Some(self.node.now + RETRY);

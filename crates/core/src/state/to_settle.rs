@@ -14,6 +14,10 @@ pub(crate) enum ToSettle {
     EnterResync(NodeId, Change),
     /// The users of this node see the peer's disk only.
     BeginWithoutDisk(NodeId, VolumeNr),
+    /// A node without a disk trusts a copy that it did not trust before.
+    PeerIsGood(NodeId, VolumeNr),
+    /// One that counted as good has been followed by another copy.
+    PeerIsBehind(NodeId, VolumeNr),
 }
 
 /// A change that was judged and stored.

@@ -10,6 +10,7 @@ const SIDE: Side =
     Side { role: Role::Secondary, disk: DiskState::UpToDate, discard_my_data: false, was_primary: false, changes: 1 };
 
 const INPUT: Input = Input {
+    quorate: None,
     found: Strategy::SplitBrainAutoRecover,
     rule: Reason::BitmapBoth,
     protocol: 124,

@@ -10,6 +10,7 @@ mod kernel_trace;
 mod life;
 mod pairwise;
 mod protocol;
+mod quorum;
 mod requests;
 mod rules;
 mod sizes;

@@ -1,15 +1,16 @@
 //! The rules in the words of 8.4: one volume and one peer, each state one word; beside them, where a row wants it, a
 //! second peer and a second volume.
 
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 use urbd_core::decide::change::Change;
 use urbd_core::decide::effects::{self, Effect};
+use urbd_core::decide::quorum::{Known, Part, QuorumConfig, Voter};
 use urbd_core::decide::rules;
 use urbd_core::decide::state::{PairState, Paused, PeerState, State};
 use urbd_core::decide::view::{Facts, Kind, PairFacts, PeerFacts, View, VolumeFacts};
 use urbd_core::decide::{DiskState, Role, StateChange, StateChangeResult, StateWord};
 use urbd_core::members::Peers;
-use urbd_core::{Fencing, OnNoData, dialect84};
+use urbd_core::{Fencing, OnNoData, SuspendReason, dialect84};
 
 pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
 const OTHER_VOLUME: VolumeNr = VolumeNr(1);
@@ -74,12 +75,16 @@ impl Context {
             exposed_is_current: self.exposed_is_current,
             at_attach: self.at_attach.0,
             call_local_io_error: self.call_local_io_error,
+            part: Part::Disk,
+            unconfigured: NodeMask::default(),
+            unconfigured_outdated: NodeMask::default(),
         };
         let pair = PairFacts {
             undecided: self.peer_undecided,
             outdated_at_attach: self.at_attach.1 == DiskState::Outdated,
             bitmap_uuid_zero: !self.bitmap_in_use,
             serves: true,
+            voter: Voter { known: Known::Yes, part: Part::Disk },
         };
         let peer_facts = || PeerFacts {
             two_primaries: self.two_primaries,
@@ -95,6 +100,7 @@ impl Context {
         Facts {
             fencing: self.fencing,
             on_no_data: self.on_no_data,
+            quorum: QuorumConfig::default(),
             state_sent: self.state_sent,
             holds_back: self.holds_back,
             volumes: self.volumes().into_iter().map(|v| (v, volume)).collect(),
@@ -106,9 +112,9 @@ impl Context {
     pub(crate) fn state(&self, word: &StateWord) -> State {
         let volumes = self.volumes();
         let peers = [Some(peer()), self.second_peer.map(|_| second_peer())];
-        let mut state = State::new(peers.into_iter().flatten(), &volumes);
+        let mut state = State::new(NodeId::new(0).expect("a node id"), peers.into_iter().flatten(), &volumes);
         state.role = word.role;
-        (state.frozen_by_user, state.frozen_without_data) = (word.susp, word.susp_nod);
+        state.lasting = state.lasting.put(SuspendReason::User, word.susp).put(SuspendReason::NoData, word.susp_nod);
         state.volumes[VOLUME].disk = word.disk;
         part(&mut state.peers[peer()], word);
         state.peers[peer()].unfenced = word.susp_fen;
@@ -129,7 +135,7 @@ fn part(state: &mut PeerState, word: &StateWord) {
     state.connection = connection;
     let paused =
         Paused { by_user: word.user_isp, by_peer: word.peer_isp, by_dependency: word.aftr_isp, by_other: false };
-    state.volumes[VOLUME] = PairState { replication, disk: word.pdsk, role: word.peer, paused };
+    state.volumes[VOLUME] = PairState { replication, disk: word.pdsk, role: word.peer, paused, quorate: false };
 }
 
 /// The word of a state.
@@ -159,7 +165,7 @@ pub(crate) fn change(change: &StateChange) -> Change {
         change.peer.map(|role| Set::PeerRole(p, v, role)),
         change.disk.map(|disk| Set::Disk(v, disk)),
         change.pdsk.map(|disk| Set::PeerDisk(p, v, disk)),
-        change.susp.map(Set::FrozenByUser),
+        change.susp.map(|on| Set::Frozen(SuspendReason::User, on)),
         change.aftr_isp.map(|on| Set::PausedByDependency(p, v, on)),
         change.peer_isp.map(|on| Set::PausedByPeer(p, v, on)),
         change.user_isp.map(|on| Set::PausedByUser(p, v, on)),

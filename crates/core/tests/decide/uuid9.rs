@@ -48,7 +48,7 @@ fn given(text: &str) -> Given {
     let mut words = text.split(',');
     out.uuids.current = generation(words.next().expect("a current generation"));
     for word in words {
-        let flag = |out: &mut Given, flag| out.uuids.flags = out.uuids.flags | flag;
+        let flag = |out: &mut Given, flag| out.uuids.flags |= flag;
         match word.split_once(':') {
             Some(("hist", g)) => out.uuids.history.push(generation(g)),
             Some(("bits", n)) => out.uuids.dirty_bits = n.parse().expect("a number"),

@@ -4,7 +4,7 @@ use crate::rig::{Pair, Shape, VOLUME};
 use std::collections::VecDeque;
 use units::{Duration, Generation, Rng};
 use urbd_core::ConnectionState::{Connected, Connecting, StandAlone};
-use urbd_core::{Command, ResourceConfig};
+use urbd_core::{Command, Effect, LinkUp, ResourceConfig, Segments};
 use wire::{Packet, Socket};
 
 const V09: Shape = Shape { version: meta::Version::V09, ..Shape::DEFAULT };
@@ -64,6 +64,125 @@ fn what_speaks_the_old_dialect_is_met_in_it() {
         assert_eq!(versions, [Some(101); 2]);
         assert_eq!(pair.states(), [wire::ConnState::Connected; 2]);
     }
+}
+
+/// What is configured and lies on the disk, at each of both nodes, and what they speak.
+#[test]
+fn metadata_of_format_v08_speak_the_old_dialect() {
+    let (v08, v09) = (meta::Version::V08, meta::Version::V09);
+    let pair = |nodes: [(u32, meta::Version); 2]| {
+        let shapes = nodes.map(|(_, version)| Shape { version, ..Shape::DEFAULT });
+        Pair::of(shapes, true, |cfg| cfg.connections[0].max_version = nodes[cfg.node.index()].0)
+    };
+    for (one, other, want) in [
+        ((124, v09), (124, v09), 124),
+        ((124, v09), (124, v08), 101),
+        ((124, v08), (124, v08), 101),
+        ((124, v08), (101, v08), 101),
+        ((124, v08), (101, v09), 101),
+        ((124, v08), (118, v09), 101),
+        ((124, v09), (101, v09), 101),
+        ((124, v09), (101, v08), 101),
+        ((124, v09), (118, v09), 118),
+        ((124, v09), (90, v08), 90),
+        ((95, v08), (124, v08), 95),
+        ((101, v08), (101, v08), 101),
+    ] {
+        for nodes in [[one, other], [other, one]] {
+            let mut pair = pair(nodes);
+            let versions = [0, 1].map(|i| pair.nodes[i].core.snapshot().connections[0].version);
+            assert_eq!(versions, [Some(want); 2], "{nodes:?}: {:?}", pair.nodes[0].notes);
+            assert_eq!(pair.states(), [wire::ConnState::Connected; 2], "{nodes:?}");
+            // What was written without the other one gets there when it is back.
+            pair.unlink();
+            pair.run(20);
+            pair.write_on(0, 7);
+            pair.run(50);
+            pair.link();
+            pair.until(Duration::from_secs(60), |pair| pair.states() == [wire::ConnState::Connected; 2]);
+            pair.run(200);
+            assert_eq!(generations(&pair)[0], generations(&pair)[1], "{nodes:?}: {:?}", pair.nodes[1].notes);
+        }
+    }
+}
+
+/// A kernel of DRBD 9 may be told to speak no older dialect.
+#[test]
+fn a_peer_that_speaks_no_old_dialect_is_told_from_one_that_is_too_old() {
+    for (version, says) in [(meta::Version::V08, true), (meta::Version::V09, false)] {
+        let mut pair = Pair::of([Shape { version, ..Shape::DEFAULT }, V09], true, newest);
+        pair.unlink();
+        pair.run(20);
+        let (now, node) = (pair.now, &mut pair.nodes[0]);
+        node.core.on_link_up(now, node.peer, LinkUp { resolve_conflicts: true, challenge: [0; 64] });
+        let (min, max) = if says { (118, 124) } else { (110, 117) };
+        let offer =
+            wire::ConnectionFeatures { protocol_min: min, protocol_max: max, ..wire::ConnectionFeatures::OFFER };
+        node.core.on_packet(now, node.peer, Socket::Data, VOLUME, Packet::ConnectionFeatures(offer), Segments::None);
+        node.core.on_turn_end(now);
+        let mut said = String::new();
+        while let Some(effect) = node.core.poll_effect() {
+            if let Effect::Log(notice) = effect {
+                said += &notice.text;
+            }
+        }
+        assert!(said.contains(&format!("speaks protocol versions {min} to {max}")), "{said}");
+        assert_eq!(said.contains("format v08") && said.contains("convert them"), says, "{said}");
+    }
+}
+
+/// A disk with such metadata comes while the first packets are exchanged: the offer that was made does not hold. When
+/// the nodes are connected, one of them without a disk, it is too late (the next test).
+#[test]
+fn a_disk_of_format_v08_that_comes_with_the_link_brings_the_old_dialect() {
+    for (before, turns) in [(true, 0), (true, 1), (true, 2), (true, 4), (false, 0), (false, 1), (false, 2)] {
+        let mut pair = Pair::of([Shape::DEFAULT, V09], true, newest);
+        pair.unlink();
+        pair.run(20);
+        pair.command(0, Command::Secondary { force: false });
+        pair.run(20);
+        pair.command(0, Command::Detach { volume: VOLUME, force: false });
+        pair.run(20);
+        if before {
+            pair.command(0, Command::Attach { volume: VOLUME });
+            pair.run(turns);
+            pair.link();
+        } else {
+            pair.link();
+            pair.run(turns);
+            pair.command(0, Command::Attach { volume: VOLUME });
+        }
+        pair.run(50);
+        for _ in 0..2 {
+            assert!(!connections(&pair).contains(&StandAlone), "{:?}", pair.nodes[0].notes);
+            if connections(&pair) != [Connected; 2] {
+                pair.until(Duration::from_secs(30), |pair| pair.nodes.iter().all(|n| n.link_wanted));
+                pair.link();
+                pair.run(200);
+            }
+        }
+        let versions = [0, 1].map(|i| pair.nodes[i].core.snapshot().connections[0].version);
+        assert_eq!(versions, [Some(101); 2], "{before} {turns}: {:?}", pair.nodes[0].notes);
+        assert_eq!(pair.states(), [wire::ConnState::Connected; 2], "{before} {turns}");
+    }
+}
+
+/// Between two nodes that speak 9's dialect no disk comes that cannot: what to do is said, and nothing is lost.
+#[test]
+fn a_disk_of_format_v08_is_not_attached_beside_the_new_dialect() {
+    let mut pair = pair();
+    pair.command(0, Command::Detach { volume: VOLUME, force: false });
+    pair.run(50);
+    let other = Pair::new(true).nodes.into_iter().next().expect("two");
+    let node = &mut pair.nodes[0];
+    (node.layout, node.metadata) = (other.layout, other.metadata);
+    node.answers = Some(Vec::new());
+    pair.command(0, Command::Attach { volume: VOLUME });
+    pair.run(50);
+    let answers = pair.nodes[0].answers.take().expect("kept");
+    let [(_, Err(refusal))] = &answers[..] else { panic!("{answers:?}") };
+    assert!(refusal.text.contains("spoken with other") && refusal.text.contains("convert it"), "{}", refusal.text);
+    assert_eq!(connections(&pair), [Connected; 2]);
 }
 
 /// 121 too, with which one feature does not go.

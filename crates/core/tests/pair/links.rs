@@ -99,7 +99,11 @@ fn answered_on_the_next_link(answer: fn(BlockAck) -> Packet) -> Pair {
     let ack = ANSWER.take().expect("the peer has answered");
     pair.unlink();
     pair.run(20);
-    assert!(pair.nodes[0].core.snapshot().suspended.fencing, "{:?}", pair.nodes[0].notes);
+    assert!(
+        pair.nodes[0].core.snapshot().suspended.because_of(urbd_core::SuspendReason::Fencing),
+        "{:?}",
+        pair.nodes[0].notes
+    );
     pair.nodes[1].lost = |_| false;
     pair.nodes[0].notes.clear();
     pair.link();
@@ -124,5 +128,5 @@ fn a_refusal_of_a_write_of_the_link_before_leaves_it_to_be_sent_again() {
     let before = pair.nodes[0].counts.data_packets;
     pair.until(Duration::from_secs(10), |p| p.states() == [ConnState::Connected; 2] && p.is_idle());
     assert_eq!(pair.nodes[0].counts.data_packets, before + 1);
-    assert!(!pair.nodes[0].core.snapshot().suspended.fencing);
+    assert!(!pair.nodes[0].core.snapshot().suspended.because_of(urbd_core::SuspendReason::Fencing));
 }

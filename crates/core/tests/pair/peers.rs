@@ -323,3 +323,21 @@ fn a_peer_that_is_lost_before_it_answers_has_not_refused() {
     let [(_, Err(refusal))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!(refusal.text, "the peer was lost before it had answered: try again");
 }
+
+/// A node whose peer has not been told of a third one yet, and speaks 8.4's dialect until then.
+#[test]
+fn where_both_may_speak_dialect_9_the_third_is_let_in_later() {
+    let mut pair = Pair::on(SHAPE, true, |cfg| {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let third = ConnectionConfig::new(third(), "third", (address(7790), address(7791)));
+        cfg.connections.push(ConnectionConfig { max_version: 124, ..third });
+    });
+    assert_eq!(pair.states(), [ConnState::Connected; 2]);
+    let told = pair.reconfigure(0, |cfg| cfg.connections.iter_mut().for_each(|c| c.max_version = 124));
+    assert_eq!(told, Some(Ok(())));
+    third_comes(&mut pair);
+    pair.run(20);
+    assert!(pair.nodes[0].notes.contains(&"another-came-first"), "{:?}", pair.nodes[0].notes);
+    assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connecting);
+    assert_eq!(pair.states(), [ConnState::Connected; 2]);
+}

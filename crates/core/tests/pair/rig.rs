@@ -1,7 +1,7 @@
 //! Two cores that talk to each other in memory, and what that costs in things that can be counted: allocations,
 //! packets, disk operations, metadata writes. A turn of one is everything that waits for it at that time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
@@ -14,6 +14,8 @@ use crate::counting::allocations;
 use crate::crash::journal::{Event, Pace};
 
 pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
+/// The number of a command that changes a configuration.
+const RECONFIGURED: u64 = 77;
 /// Of the backing disks, by default.
 const SIZE: ByteLen = ByteLen(4 << 30);
 
@@ -63,6 +65,9 @@ pub(crate) struct Node {
     pub(crate) layout: meta::Layout,
     /// From the first byte of the metadata on.
     pub(crate) metadata: Vec<u8>,
+    /// The same of volumes beside [`VOLUME`], each on a disk like its one, with metadata as fresh.
+    beside: BTreeMap<VolumeNr, Vec<u8>>,
+    fresh: Vec<u8>,
     /// Of the backing disk.
     size: ByteLen,
     write_through: bool,
@@ -91,6 +96,8 @@ pub(crate) struct Node {
     pub(crate) journal: Option<Vec<Event>>,
     /// How commands ended, if any may fail.
     pub(crate) answers: Option<Vec<(u64, Result<(), CommandError>)>>,
+    /// Requests that have failed, if any may.
+    pub(crate) failed: Option<Vec<u64>>,
     pub(crate) stopped: bool,
     /// Something has come in since the last turn's end.
     pub(crate) told: bool,
@@ -159,6 +166,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         name: "r0".to_owned(),
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
+        quorum: urbd_core::QuorumConfig::default(),
         handlers: Vec::new(),
         volumes: vec![VolumeConfig {
             volume: VOLUME,
@@ -172,6 +180,8 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         cfg,
         peer,
         layout,
+        fresh: metadata.clone(),
+        beside: BTreeMap::new(),
         metadata,
         size: shape.size,
         write_through,
@@ -190,6 +200,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         notes: Vec::new(),
         journal: None,
         answers: None,
+        failed: None,
         stopped: false,
         told: false,
         pace: Pace::default(),
@@ -332,16 +343,19 @@ impl Node {
                 self.core.on_turn_end(now);
             }
             Effect::Log(notice) => self.notes.push(notice.reason),
-            Effect::Meta { op, action, .. } => {
+            Effect::Meta { op, action, volume } => {
                 self.note_event(|| Event::Meta(action.clone()));
-                let result = Ok(self.metadata(action));
+                let result = Ok(self.metadata(volume, action));
                 self.meta_done.push(MetaDone { op, result });
             }
-            Effect::Complete { tag, result, .. } => {
-                result.expect("writes succeed");
-                self.note_event(|| Event::Complete(tag));
-                self.counts.completed += 1;
-            }
+            Effect::Complete { tag, result, .. } => match &mut self.failed {
+                Some(failed) if result.is_err() => failed.push(tag),
+                _ => {
+                    result.expect("writes succeed");
+                    self.note_event(|| Event::Complete(tag));
+                    self.counts.completed += 1;
+                }
+            },
             Effect::CommandDone { id, result } => match &mut self.answers {
                 Some(answers) => answers.push((id, result)),
                 None => result.expect("commands succeed"),
@@ -362,12 +376,16 @@ impl Node {
         meta::Superblock::parse(block).expect("a superblock")
     }
 
-    fn metadata(&mut self, action: MetaOp) -> Box<[u8]> {
+    fn metadata(&mut self, volume: VolumeNr, action: MetaOp) -> Box<[u8]> {
         if let MetaOp::Write { bytes, .. } = &action {
             self.counts.meta_writes += 1;
             self.counts.meta_bytes += bytes.len() as u64;
         }
-        act(&self.layout, &mut self.metadata, action)
+        let metadata = match volume {
+            VOLUME => &mut self.metadata,
+            other => self.beside.entry(other).or_insert_with(|| self.fresh.clone()),
+        };
+        act(&self.layout, metadata, action)
     }
 }
 
@@ -397,9 +415,14 @@ impl Pair {
 
     /// The same on other metadata.
     pub(crate) fn on(shape: Shape, write_through: bool, change: impl Fn(&mut ResourceConfig)) -> Pair {
+        Pair::of([shape; 2], write_through, change)
+    }
+
+    /// Each node on metadata of its own shape.
+    pub(crate) fn of(shapes: [Shape; 2], write_through: bool, change: impl Fn(&mut ResourceConfig)) -> Pair {
         let mut pair = Pair {
             now: Instant(1_000_000_000),
-            nodes: [node(0, shape, write_through, &change), node(1, shape, write_through, &change)],
+            nodes: [0, 1].map(|n| node(n, shapes[usize::from(n)], write_through, &change)),
             turn: Duration(1000),
             in_flight: 0,
             next_tag: 0,
@@ -488,6 +511,30 @@ impl Pair {
         self.until(time + time, |p| p.now >= end || p.states() == [wire::ConnState::Connected; 2]);
     }
 
+    /// The configuration of a node becomes another one. How that ended, if it has.
+    pub(crate) fn reconfigure(
+        &mut self,
+        node: usize,
+        change: impl Fn(&mut ResourceConfig),
+    ) -> Option<Result<(), CommandError>> {
+        let mut cfg = self.nodes[node].cfg.clone();
+        change(&mut cfg);
+        self.nodes[node].answers = Some(Vec::new());
+        self.command_with_id(node, RECONFIGURED, Command::ChangeOptions(Box::new(cfg.clone())));
+        self.run(20);
+        let ended = self.answer_to(node, RECONFIGURED);
+        if ended == Some(Ok(())) {
+            self.nodes[node].cfg = cfg;
+        }
+        ended
+    }
+
+    /// How a command of a node has ended, if it has.
+    pub(crate) fn answer_to(&self, node: usize, id: u64) -> Option<Result<(), CommandError>> {
+        let answers = self.nodes[node].answers.as_ref()?;
+        answers.iter().find(|(of, _)| *of == id).map(|(_, result)| result.clone())
+    }
+
     pub(crate) fn command(&mut self, node: usize, command: Command) {
         self.command_with_id(node, 9, command);
     }
@@ -515,6 +562,11 @@ impl Pair {
 
     /// A request for a block of 4 KiB, or a flush.
     pub(crate) fn request_on(&mut self, node: usize, block: u64, kind: RequestKind) {
+        self.request_to(VOLUME, node, block, kind);
+    }
+
+    /// The same, to any volume.
+    pub(crate) fn request_to(&mut self, volume: VolumeNr, node: usize, block: u64, kind: RequestKind) {
         let data = match kind {
             RequestKind::Write { .. } | RequestKind::Read => {
                 Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 })
@@ -523,7 +575,7 @@ impl Pair {
         };
         let (sector, len) = if kind == RequestKind::Flush { (0, 0) } else { (block * 8, 4096) };
         let (sector, len) = (Sector(sector), ByteLen(len));
-        let request = BlockRequest { tag: self.next_tag, volume: VOLUME, kind, sector, len, data };
+        let request = BlockRequest { tag: self.next_tag, volume, kind, sector, len, data };
         self.next_tag += 1;
         self.in_flight += 1;
         let now = self.now;

@@ -115,7 +115,7 @@ fn a_disk_on_its_way_out_has_no_part_in_a_generation() {
     };
     node.hear(now, Socket::Data, VOLUME, Packet::Data(write));
     node.hear(now, Socket::Control, VOLUME, Packet::TwopcYes(vote(&head)));
-    assert_eq!(node.state(), "Connected Secondary/Primary Connected Failed/UpToDate");
+    assert_eq!(node.state(), "Connected Secondary/Primary Connected Detaching/UpToDate");
     let begun = Uuids110 {
         current: Generation(0x0123_4567_89ab_cdef),
         dirty_bits: 0,

@@ -238,7 +238,7 @@ fn the_primarys_disk_fails() {
             said.insert(1, begins);
             said.iter_mut().for_each(|s| {
                 if let Packet::Data(write) = &mut s.packet {
-                    write.flags = write.flags | DpFlags::FUA;
+                    write.flags |= DpFlags::FUA;
                 }
             });
         }

@@ -55,12 +55,12 @@ pub(crate) fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
         }
         (Packet::ConnectionFeatures(theirs), Packet::ConnectionFeatures(own)) => own.features = theirs.features,
         (Packet::Trim(theirs), Packet::Trim(own)) | (Packet::Zeroes(theirs), Packet::Zeroes(own)) => {
-            own.flags = own.flags | by_applications(theirs.flags);
+            own.flags |= by_applications(theirs.flags);
         }
         (Packet::Data(theirs), Packet::Data(own)) => {
             // The caller makes the digest.
             own.digest.clone_from(&theirs.digest);
-            own.flags = own.flags | by_applications(theirs.flags);
+            own.flags |= by_applications(theirs.flags);
         }
         _ => {}
     }

@@ -76,7 +76,7 @@ fn follows_its_source(said: &mut Vec<Said>) {
         said.iter().find(|s| to_1(s) && s.at == at + Duration(1_000) && matches!(s.packet, Packet::Uuids110(_)));
     let mut offers = ended.expect("it ends").clone();
     if let Packet::Uuids110(u) = &mut offers.packet {
-        u.flags = u.flags | UuidFlags::GOT_STABLE;
+        u.flags |= UuidFlags::GOT_STABLE;
     }
     said.push(offers);
     said.sort_by_key(|s| s.at);

@@ -108,6 +108,8 @@ enum Task {
 
 /// All devices are looked at: who of them is in use?
 pub(super) struct Probe {
+    /// Not before then.
+    from: Option<Instant>,
     until: Instant,
     grace: Instant,
 }
@@ -299,11 +301,6 @@ impl FuseServer {
         self.ending = true;
     }
 
-    /// The device of this volume, which nobody uses, is taken away for good.
-    pub(crate) fn take_away_one(&mut self, volume: VolumeNr) {
-        self.volumes.get_mut(&volume).into_iter().for_each(|node| node.goes = true);
-    }
-
     /// Which device could not be made, and why.
     pub(crate) fn missing(&self) -> Option<String> {
         let missing = |(_, node): &(&VolumeNr, &Node)| node.device.is_none();
@@ -381,23 +378,27 @@ impl FuseServer {
 
     /// Looks which devices are in use; [`FuseServer::probed`] says it.
     pub(crate) fn begin_probe(&mut self, now: Instant) {
+        for volume in self.volumes.keys().copied().collect::<Vec<_>>() {
+            self.released(volume);
+        }
         for node in self.volumes.values_mut() {
             // Where somebody was let in we let go in any case.
             if let Some(Device { hold: Hold::Ours { probe, let_in: false, .. }, .. }) = &mut node.device {
                 *probe = true;
             }
         }
-        self.probe = Some(Probe { until: now + PROBE, grace: now + GRACE });
+        self.probe = Some(Probe { from: Some(now), until: now + PROBE, grace: now + GRACE });
     }
 
     /// When [`FuseServer::probed`] should be asked again at the latest.
     pub(crate) fn probe_deadline(&self) -> Option<Instant> {
-        self.probe.as_ref().map(|probe| probe.grace)
+        self.probe.as_ref().map(|probe| probe.from.unwrap_or(probe.grace))
     }
 
     /// Once, when it is known: the devices in use.
     pub(crate) fn probed(&mut self, now: Instant) -> Option<Vec<VolumeNr>> {
-        let probe = self.probe.as_mut()?;
+        let probe = self.probe.as_mut().filter(|probe| probe.from.is_none_or(|from| now >= from))?;
+        probe.from = None;
         let undecided = self.volumes.values().any(|node| {
             if node.waits_for_io(self.io) {
                 return false;
@@ -419,6 +420,21 @@ impl FuseServer {
         }
         self.probe = None;
         Some(used)
+    }
+
+    /// What is known of a device that is in use, although nobody is seen to use it.
+    pub(crate) fn held_by_nobody(&self, volume: VolumeNr) -> String {
+        let node = self.volumes.get(&volume);
+        let device = node.and_then(|node| node.device.as_ref());
+        let name = device.map_or_else(String::new, |device| device.device.path().display().to_string());
+        let there = device.is_some_and(Device::is_there);
+        let work = node.and_then(|node| node.work.as_ref());
+        let closing =
+            if matches!(work, Some(Work::LetGo(_))) { ", and is just being closed by the kernel" } else { "" };
+        format!(
+            "volume {volume}: nobody on this machine is seen to have {name} open, and it {} in use{closing}",
+            if there { "is" } else { "was" },
+        )
     }
 
     /// Finds out who uses these devices; `token` comes when it is known.
@@ -574,7 +590,13 @@ impl FuseServer {
             Work::Detach(mut work) => {
                 self.session.set_door(u32::from(volume.0), None);
                 let note = self.links.loop_note(&self.resource, u32::from(volume.0));
-                work.take()?.and_then(|()| leftover::forget(&note?))
+                let goes = node.goes;
+                let detached = work.take()?.and_then(|()| leftover::forget(&note?));
+                if goes && detached.is_ok() {
+                    self.forget_gone();
+                    return None;
+                }
+                detached
             }
         };
         if let Err(e) = ended {

@@ -7,7 +7,6 @@ use crate::token::Token;
 use frontends::Errno;
 use frontends::fuse::{Call, Caller, Intent, Knock, Ran, Session};
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
 use units::{Duration, Instant};
 
 /// All of them.
@@ -257,7 +256,7 @@ impl FuseServer {
     fn answer_knock(&mut self, ring: &mut Ring<Token>, opening: Opening) {
         match opening.slot {
             Some(slot) => commit(ring, &self.fd, slot, &self.out, &[]),
-            None => drop(sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)])),
+            None => drop(sys::write_message(&self.fd, &[IoSlice::new(&self.out)])),
         }
         if let Some(ledger) = &mut self.ledger {
             ledger.answered(opening.knock.unique);

@@ -8,12 +8,12 @@
 
 use super::devices::{Device, Hold, Node};
 use super::keeping::{Keeping, Left};
-use super::{FuseServer, Mounted, Stage, VolumeNr};
+use super::{FuseServer, Mounted, Stage, VolumeNr, export};
 use crate::buffers::BufId;
 use crate::buffers::Pool;
 use crate::claim::contract;
+use crate::log::log;
 use crate::requests::{Asker, Requests};
-use crate::resource::log;
 use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
@@ -22,10 +22,11 @@ use frontends::device_link::DeviceLinks;
 use frontends::fuse::facts::Facts;
 use frontends::fuse::ledger::Ledger;
 use frontends::fuse::{self, Door, Event, WRITE_HEADER};
-use frontends::keeper::{Keeper, Kind, Place, REQUESTS};
+use frontends::keeper::{Keeper, Kind, LEFT, Place, REQUESTS};
 use frontends::loopdev::{self, LoopDevice};
+use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use urbd_core::{BufRef, Segments};
@@ -112,8 +113,12 @@ impl FuseServer {
         // A connection is kept only if nothing that is unanswered gets lost with a process.
         server.session = server.session.inherited(left.comes_again());
         server.keeping = Keeping::inherited(keeper.clone(), left);
-        let known = |volume: VolumeNr| local.volumes.iter().any(|v| v.nr == volume);
-        for (volume, tag) in tags.into_iter().filter(|(volume, _)| known(*volume)) {
+        for (volume, tag) in tags {
+            // One that was removed goes as soon as its device does.
+            if let Entry::Vacant(place) = server.volumes.entry(volume) {
+                place.insert(Node::default());
+                server.session.add_export(export(&local.name, volume));
+            }
             let device = LoopDevice::of_descriptor(tag.as_fd())?;
             // The last process may have written what was not flushed.
             let forbidden = read_only.contains(&volume);
@@ -139,6 +144,7 @@ impl FuseServer {
             device.hold = Hold::Ours { kept, let_in: true, probe: false };
             node.guarded = !primary;
         }
+        server.set_volumes(local);
         if !primary {
             server.go_on(ring)?;
         }
@@ -157,8 +163,12 @@ impl FuseServer {
         let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
         volumes.iter().for_each(|volume| self.note_read_only(*volume));
         let kept = keeper.put(ROOT, self.root.as_fd()).and_then(|()| keeper.put(connection(), self.fd.as_fd()));
-        let requests = self.ledger.as_ref().map(Ledger::descriptor).or(self.keeping.requests());
-        let kept = kept.and_then(|()| requests.map_or(Ok(()), |descriptor| keeper.put(REQUESTS, descriptor)));
+        let ledger = self.ledger.as_ref();
+        let own = [(REQUESTS, ledger), (LEFT, ledger.and_then(Ledger::keepers))].into_iter();
+        let own = own.filter_map(|(place, ledger)| Some((place, ledger?.descriptor())));
+        let kept = kept.and_then(|()| {
+            own.chain(self.keeping.requests()).try_for_each(|(place, descriptor)| keeper.put(place, descriptor))
+        });
         let kept = kept.and_then(|()| volumes.iter().try_for_each(|volume| self.share(*volume)));
         kept.inspect_err(|_| self.keeping.set_keeper(None))
     }
@@ -172,7 +182,7 @@ impl FuseServer {
     pub(super) fn open_ledger(&mut self) -> io::Result<()> {
         let resends = self.session.can_resend() && std::env::var_os(RESEND).is_none_or(|value| value != "no");
         if !resends && !self.session.has_slots() {
-            self.ledger = Some(Ledger::new()?);
+            self.ledger = Some(Ledger::new()?.with_keepers(Ledger::new()?));
             log("info", "the kernel hands requests out once only: what is not answered is kept in memory");
         }
         Ok(())
@@ -180,7 +190,7 @@ impl FuseServer {
 
     /// Reads and handles one message; false if there was none, or no room for one.
     pub(super) fn take_into_ledger(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) -> bool {
-        let Some(read) = self.ledger.as_mut().and_then(|ledger| ledger.read(self.fd.as_raw_fd())) else { return false };
+        let Some(read) = self.ledger.as_mut().and_then(|ledger| ledger.read(self.fd.as_fd())) else { return false };
         match read {
             Ok(entry) => {
                 self.unread.push_back(entry);
@@ -221,11 +231,11 @@ impl FuseServer {
         match event {
             Event::None => ledger.forget(entry),
             Event::Reply | Event::Destroyed => {
-                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                sys::write_message(&self.fd, &[IoSlice::new(&self.out)]);
                 ledger.forget(entry);
             }
             Event::Released(volume) => {
-                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                sys::write_message(&self.fd, &[IoSlice::new(&self.out)]);
                 ledger.forget(entry);
                 self.released(super::volume_nr(volume));
             }
@@ -282,7 +292,7 @@ impl FuseServer {
     pub(crate) fn go_on(&mut self, ring: &mut Ring<Token>) -> io::Result<()> {
         self.take_from_keeper()?;
         if self.ledger.is_none() {
-            let written = sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]);
+            let written = sys::write_message(&self.fd, &[IoSlice::new(&fuse::resend())]);
             if written < 0 {
                 return Err(io::Error::from_raw_os_error(-written));
             }
@@ -295,22 +305,64 @@ impl FuseServer {
         Ok(())
     }
 
+    /// Says that this process works. What the keeper has read while it did not, and could not answer, is to come again
+    /// ([`FuseServer::ask_for_lacking`]); of what it has answered a last close concerns this process.
+    pub(super) fn look_at_keeper(&mut self) {
+        self.keeping.count_turn();
+        let Some(left) = self.keeping.left() else { return };
+        let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
+        volumes.into_iter().for_each(|volume| self.released(volume));
+        let lacked = self.io == self.io.lacking();
+        let Some(ledger) = &mut self.ledger else {
+            self.io = self.io.lacking();
+            return self.has_looked(left, lacked);
+        };
+        // The rest when others are answered.
+        if ledger.adopt_left(|entry| self.unread.push_back(entry)) {
+            self.has_looked(left, lacked);
+        }
+    }
+
+    fn has_looked(&mut self, left: u64, lacked: bool) {
+        if self.keeping.has_dealt_with(left) && !lacked {
+            log("info", "the keeper has answered for this process, which was stopped or had no processor");
+        }
+    }
+
+    /// The keeper may have read something that it could not say any more.
+    pub(crate) fn on_keeper_killed(&mut self) {
+        if self.takes_requests() {
+            self.look_again();
+        }
+    }
+
+    /// No keeper reads: what it has read may be there, whether it has said so or not.
+    fn look_again(&mut self) {
+        self.ledger.iter().filter_map(Ledger::keepers).for_each(Ledger::leave_all);
+        self.keeping.look_again();
+    }
+
     /// From here on this process reads the connection, and the keeper does not.
     fn take_from_keeper(&mut self) -> io::Result<()> {
-        if let Some(requests) = self.keeping.take()? {
+        if let (Some(requests), left) = self.keeping.take()? {
             let (mut ledger, mut unanswered) = (Ledger::inherit(requests)?, Vec::new());
             ledger.unanswered(&mut unanswered)?;
-            (self.ledger, self.unread) = (Some(ledger), unanswered.into());
+            // A keeper of an older version has none.
+            let left = left.map_or_else(Ledger::new, Ledger::inherit)?;
+            (self.ledger, self.unread) = (Some(ledger.with_keepers(left)), unanswered.into());
+            self.look_again();
         }
         // A keeper that cannot be told is followed by another one, which is.
-        if let Err(e) = self.say_all() {
+        let left = self.ledger.as_ref().and_then(Ledger::keepers).zip(self.keeping.keeper());
+        let told = left.map_or(Ok(()), |(left, keeper)| keeper.put(LEFT, left.descriptor()));
+        if let Err(e) = self.say_all().and(told) {
             log("warning", &format!("the keeper: {e}"));
         }
         Ok(())
     }
 
     /// Says what the keeper answers with when this process is gone.
-    fn say_all(&mut self) -> io::Result<()> {
+    pub(super) fn say_all(&mut self) -> io::Result<()> {
         let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
         let (owner, secret, ledger) = (sys::user_and_group(), self.links.secret(&self.resource), self.ledger.is_some());
         self.keeping.say(|| {

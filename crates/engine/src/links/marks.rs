@@ -6,7 +6,7 @@ use crate::connector::Settings;
 use crate::sys;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use units::{Duration, Instant, NodeId};
 
 /// As many as there are node ids.
@@ -26,7 +26,11 @@ fn telling(port: u16, node: NodeId) -> u16 {
 
 /// A socket to dial with, bound to a port of the address `own` that tells who dials. It is next to one that the kernel
 /// hands out. Where no such port is free it tells nothing.
-pub(super) fn dialing_socket(own: SocketAddr, node: Option<NodeId>, configure: impl Fn(RawFd)) -> io::Result<OwnedFd> {
+pub(super) fn dialing_socket(
+    own: SocketAddr,
+    node: Option<NodeId>,
+    configure: impl Fn(BorrowedFd<'_>),
+) -> io::Result<OwnedFd> {
     let at = |port| {
         let mut address = own;
         address.set_port(port);

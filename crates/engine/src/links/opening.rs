@@ -9,10 +9,11 @@ use crate::stream::Outbox;
 use crate::sys;
 use crate::token::Token;
 use control::Attempt;
+use rustix::net::sockopt;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{Dialect, FIRST_PACKET_LEN, Packet, first_packet};
@@ -182,7 +183,7 @@ impl Opening {
         }
         for (fd, from) in std::mem::take(&mut self.accepted) {
             let id = name();
-            configure(fd.as_raw_fd(), settings);
+            configure(fd.as_fd(), settings);
             self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
             self.connector.on_accepted(id, from, now);
         }
@@ -205,14 +206,14 @@ impl Opening {
                     }
                     Action::Declare(id, kind) => self.declare(ring, id, kind),
                     Action::ReadFirst(id) => self.read_first(ring, pool, id),
-                    Action::Close(id) => drop(self.sockets.remove(&id).map(|h| sys::shutdown(h.fd.as_raw_fd()))),
+                    Action::Close(id) => drop(self.sockets.remove(&id).map(|h| sys::shutdown(&h.fd))),
                     Action::Watch(id) => {
                         if let Some(half) = self.sockets.get(&id) {
                             ring.push(Op::Readable { fd: half.fd.clone() }, Token::Link(self.peer, id));
                         }
                     }
                     Action::Check(data, meta) => {
-                        let alive = |id| self.sockets.get(&id).is_some_and(|h| sys::is_alive(h.fd.as_raw_fd()));
+                        let alive = |id| self.sockets.get(&id).is_some_and(|h| sys::is_alive(&h.fd));
                         let (data, meta) = (alive(data), alive(meta));
                         if !data || !meta {
                             self.note(Attempt::Ended);
@@ -228,7 +229,7 @@ impl Opening {
     /// Closes everything.
     pub(super) fn stop(&mut self, ring: &mut Ring<Token>) {
         self.abandon(ring);
-        self.sockets.values().for_each(|h| sys::shutdown(h.fd.as_raw_fd()));
+        self.sockets.values().for_each(|h| sys::shutdown(&h.fd));
         self.sockets.clear();
     }
 
@@ -237,7 +238,8 @@ impl Opening {
         self.note(match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => Attempt::Refused,
             Some(libc::ETIMEDOUT) => Attempt::TimedOut,
-            Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => Attempt::Unreachable,
+            Some(libc::ENETUNREACH) => Attempt::Unreachable,
+            Some(libc::EHOSTUNREACH) => Attempt::NobodyThere,
             Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
             _ => Attempt::Failed(error.to_string()),
         });
@@ -306,15 +308,16 @@ impl Opening {
 
 /// Buffer sizes must be set before connecting or listening, to have an effect on window scaling; on a connected socket
 /// they still bound what may be queued.
-pub(super) fn configure(fd: i32, settings: &LinkSettings) {
-    let force = |bytes: u32, forced, plain| {
-        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-        if bytes > 0 && sys::set_option(fd, libc::SOL_SOCKET, forced, bytes).is_err() {
-            let _ = sys::set_option(fd, libc::SOL_SOCKET, plain, bytes);
-        }
-    };
-    force(settings.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-    force(settings.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+pub(super) fn configure(fd: BorrowedFd<'_>, settings: &LinkSettings) {
+    let bytes = |wanted: u32| Some(wanted as usize).filter(|wanted| *wanted > 0).map(|n| n.min(i32::MAX as usize));
+    if let Some(n) = bytes(settings.send_buffer) {
+        let forced = sockopt::set_socket_send_buffer_size_force(fd, n);
+        let _ = forced.or_else(|_| sockopt::set_socket_send_buffer_size(fd, n));
+    }
+    if let Some(n) = bytes(settings.receive_buffer) {
+        let forced = sockopt::set_socket_recv_buffer_size_force(fd, n);
+        let _ = forced.or_else(|_| sockopt::set_socket_recv_buffer_size(fd, n));
+    }
 }
 
 pub(super) fn peer_address(fd: &Fd) -> Option<SocketAddr> {

@@ -1,21 +1,23 @@
 //! The control socket's requests: questions are answered here, commands go to the core.
 
+use super::gate::{CLOSING, LEAVING, LOOKS_AGAIN, UseCheck};
+use super::told::{self, Now, Told, idle_at_source};
 use super::{Runner, log};
 use crate::buffers::Pool;
 use crate::fuse_server::FuseServer;
+use crate::nbd_server::nbd_path;
 use crate::ring::BusyPoll;
 use crate::setup::{self, Setup};
 use crate::status::{self, Surroundings};
 use crate::token::{ClientId, Token};
 use crate::{memory, notify};
-use config::{Disk, LoadOptions, ThisHost};
-use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
-use control::{MemoryStatus, ResourceStatus};
-use frontends::loopdev::Background;
+use config::LocalResource;
+use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, Listens, Reply, Request};
+use control::{MemoryStatus, Opening, ResourceStatus};
 use frontends::users::User;
 use std::collections::BTreeMap;
-use units::{Duration, Instant, NodeId, Sector, VolumeNr, same_host};
-use urbd_core::{Command, CommandError, ConnectionState, Openers};
+use units::{Instant, NodeId, Sector, VolumeNr, same_host};
+use urbd_core::{Command, CommandError, ConnectionState, ResourceConfig, SuspendReason};
 
 /// Commands that the core works on.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub(super) struct Commands {
     replies: Vec<(ClientId, Reply, Promotion)>,
     /// For the next question.
     notes: Vec<String>,
+    /// Commands of clients that were refused as a device is in use, and are asked once more.
+    again: Vec<(ClientId, (Asked, Instant))>,
     start: Start,
 }
 
@@ -49,20 +53,6 @@ struct Start {
     waiting: Vec<ClientId>,
 }
 
-/// Commands that wait until it is known who uses the block devices.
-pub(super) struct UseCheck {
-    used: Vec<VolumeNr>,
-    /// Who the users are is being found out.
-    users: Option<Background<Vec<(VolumeNr, User)>>>,
-    waiting: Vec<(Option<ClientId>, Asked)>,
-    /// A user whom nobody can name is not waited for any more.
-    until: Instant,
-}
-
-/// A program that has ended, or unmounted, may be seen nowhere while the kernel still closes its device. So long it may
-/// take; who is in a place that this node cannot see (another process namespace) is refused only then.
-const LEAVING: Duration = Duration::from_secs(3);
-
 /// One client's command; it may be several for the core (all volumes, all peers).
 #[derive(Default)]
 struct Question {
@@ -79,6 +69,10 @@ struct Question {
     gives_up: Vec<VolumeNr>,
     /// Who uses the devices, for a refusal.
     users: Vec<(VolumeNr, User)>,
+    /// To be asked once more if a device is in use, and since when it has been.
+    again: Option<(Asked, Instant)>,
+    /// What the resource was before it was told something else.
+    before: Option<Box<LocalResource>>,
 }
 
 /// What a command changes that openers of devices wait for.
@@ -134,20 +128,25 @@ impl Commands {
     }
 
     /// Notes the end of a command.
-    pub(super) fn on_done(&mut self, id: u64, result: Result<(), CommandError>) {
-        let Some(question) = self.running.remove(&id) else { return };
-        let Some(asked) = self.asked.get_mut(&question) else { return };
+    /// What the resource was before, if it was told something else, and the core has refused that.
+    pub(super) fn on_done(&mut self, id: u64, result: Result<(), CommandError>) -> Option<Box<LocalResource>> {
+        let question = self.running.remove(&id)?;
+        let asked = self.asked.get_mut(&question)?;
         asked.left -= 1;
         if let Err(e) = result {
             asked.failure.get_or_insert(Failure::new(ErrorCode(e.code), e.text));
         }
         if asked.left > 0 {
-            return;
+            return None;
         }
-        let Some(Question { client, mut failure, notes, promotion, undone, users, .. }) = self.asked.remove(&question)
-        else {
-            return;
-        };
+        let Question { client, mut failure, notes, promotion, undone, users, before, again, .. } =
+            self.asked.remove(&question)?;
+        let in_use = failure.as_ref().is_some_and(|failure| failure.code == ErrorCode::DEVICE_IN_USE);
+        if let (Some(again), Some(client), true) = (again, client, in_use) {
+            self.again.push((client, again));
+            return None;
+        }
+        let before = before.filter(|_| failure.is_some());
         if let Some(failure) = failure.as_mut().filter(|failure| failure.code == ErrorCode::DEVICE_IN_USE) {
             name_users(failure, &users);
         }
@@ -171,6 +170,12 @@ impl Commands {
             (None, Some(failure)) => log("error", &failure.to_string()),
             (None, None) => {}
         }
+        before
+    }
+
+    /// Has the core been told something else that it has not taken over, or refused, yet?
+    fn is_changing(&self) -> bool {
+        self.asked.values().any(|question| question.before.is_some())
     }
 
     /// Is the role being changed, at a client's wish?
@@ -250,21 +255,20 @@ impl Runner {
             Request::Hello { .. } => return,
             Request::Started => return self.commands.await_start(client),
             Request::Status => Reply::Status(self.status_in_full()),
-            Request::Events { now, .. } => {
-                let status = self.status();
-                return self.control.subscribe(client, &status, now);
+            Request::Events { now, since_start, .. } => {
+                return self.control.join(client, Listens::of(now, since_start));
             }
-            Request::Show => Reply::Text(self.show.clone()),
-            Request::Why => Reply::Why(status::why(&self.core.snapshot())),
+            Request::Show => Reply::Text(self.local.told()),
+            Request::Why => Reply::Why(status::why(&self.core.snapshot(), self.now)),
+            Request::WhatIf { before } => match self.what_if(before) {
+                Ok(all) => Reply::WhatIf(all),
+                Err(failure) => Reply::Error(failure),
+            },
             Request::Generations { volume, peer } => match self.generations(VolumeNr(volume), peer.as_deref()) {
                 Ok(generations) => Reply::Generations(generations),
                 Err(failure) => Reply::Error(failure),
             },
             Request::Command(Asked::HandOver) => match self.hand_over() {
-                Ok(()) => Reply::Ok { info: Vec::new() },
-                Err(failure) => Reply::Error(failure),
-            },
-            Request::Command(Asked::TakeAway { volume }) => match self.take_away_device(VolumeNr(volume)) {
                 Ok(()) => Reply::Ok { info: Vec::new() },
                 Err(failure) => Reply::Error(failure),
             },
@@ -281,18 +285,21 @@ impl Runner {
         if self.must_check_use(&asked) {
             self.check_use(client, asked)
         } else {
-            self.command(client, asked, Vec::new())
+            self.command(client, asked, Vec::new(), self.now)
         }
     }
 
-    fn command(&mut self, client: Option<ClientId>, asked: Asked, users: Vec<(VolumeNr, User)>) {
-        if let (Some(client), Some(mut failure)) = (client, self.refused_while_open(&asked)) {
-            name_users(&mut failure, &users);
-            return self.control.reply(client, &Reply::Error(failure));
-        }
+    fn command(&mut self, client: Option<ClientId>, asked: Asked, users: Vec<(VolumeNr, User)>, since: Instant) {
         let promotion = self.promotion(&asked);
         let kind = Changes::of(&asked);
         self.gate.on_command(&asked);
+        if matches!(asked, Asked::SuspendIo { .. }) && !self.core.snapshot().suspended.because_of(SuspendReason::User) {
+            self.causes.freezes(client.and_then(|client| self.control.who(client)), self.now);
+        }
+        let tells = matches!(asked, Asked::ChangeOptions { .. } | Asked::Tell { .. });
+        let before = tells.then(|| Box::new(self.local.clone()));
+        let closing = users.is_empty() && self.now < since + CLOSING && self.must_check_use(&asked);
+        let again = closing.then(|| (asked.clone(), since));
         let translated = match (client, asked) {
             // A service manager asks once, and then kills. Who uses the device here is spared; the peer has its say in
             // the log.
@@ -306,7 +313,8 @@ impl Runner {
                 let question = self.commands.asked.values_mut().next_back().expect("just asked");
                 (question.promotion, question.kind, question.users) = (promotion, kind, users);
                 question.gives_up = commands.iter().filter_map(gives_up).collect();
-                self.status_changed |= !question.gives_up.is_empty();
+                (question.before, question.again) = (before, again);
+                self.untold.touch(!question.gives_up.is_empty());
                 for (id, command) in ids.into_iter().zip(commands) {
                     self.tell(|core, now| core.on_command(now, id, command));
                 }
@@ -355,40 +363,24 @@ impl Runner {
 
     /// Going Secondary is refused while a device is in use, which only the kernel knows.
     fn must_check_use(&self, asked: &Asked) -> bool {
-        let ends_use = matches!(asked, Asked::Secondary { force: false } | Asked::Down { force: false });
-        (ends_use || self.ends_writes(asked)) && self.fuse.as_ref().is_some_and(FuseServer::has_devices)
-    }
-
-    /// Among several peers a Primary without its disk cannot write, as long as 9's dialect has no diskless nodes here.
-    fn ends_writes(&self, asked: &Asked) -> bool {
-        let detaches = matches!(asked, Asked::Detach { force: false, .. });
-        detaches && self.core.in_mesh9() && self.core.snapshot().role == wire::Role::Primary
-    }
-
-    fn refused_while_open(&self, asked: &Asked) -> Option<Failure> {
-        let Asked::Detach { volume, .. } = asked else { return None };
-        let concerns = |other: &VolumeNr| volume.is_none_or(|volume| VolumeNr(volume) == *other);
-        let open = |(volume, openers): (&VolumeNr, &Openers)| concerns(volume) && *openers != Openers::default();
-        (self.ends_writes(asked) && self.told_openers.iter().any(open)).then(|| {
-            let name = &self.local.name;
-            let text = "among several peers the writes of a Primary without its disk fail, and applications have the \
-                        device open";
-            let hint = format!(
-                "move them to another node, or stop them, and first: urbd secondary {name}; if their writes may fail: \
-                 urbd detach --force {name}"
-            );
-            Failure::new(ErrorCode::DEVICE_IN_USE, text.to_owned()).with_hint(hint)
-        })
+        let ends_use = matches!(asked, Asked::Secondary { force: false } | Asked::Down { force: false })
+            || told::removes_volumes(&self.local, asked);
+        // Also between the last close of a device and the next one: who had it open may still be counted.
+        ends_use && self.fuse.is_some()
     }
 
     fn check_use(&mut self, client: Option<ClientId>, asked: Asked) {
         if let Some(check) = &mut self.checking {
             return check.waiting.push((client, asked));
         }
-        let until = self.now + LEAVING;
-        self.checking = Some(UseCheck { used: Vec::new(), users: None, waiting: vec![(client, asked)], until });
+        self.check_use_since(client, asked, (self.now, self.now));
+    }
+
+    /// The same of a command that has been asked for some time; devices are looked at from then on.
+    fn check_use_since(&mut self, client: Option<ClientId>, asked: Asked, (since, from): (Instant, Instant)) {
+        self.checking = Some(UseCheck { used: Vec::new(), users: None, waiting: vec![(client, asked)], since });
         if let Some(fuse) = &mut self.fuse {
-            fuse.begin_probe(self.now);
+            fuse.begin_probe(from);
         }
         self.ask_probe();
     }
@@ -411,12 +403,16 @@ impl Runner {
     /// It is known who uses the devices.
     pub(super) fn on_use_checked(&mut self) {
         let users = self.checking.as_mut().and_then(|check| check.users.as_mut()?.take()?.ok()).unwrap_or_default();
-        if let Some(check) = self.checking.as_mut().filter(|check| users.is_empty() && self.now < check.until)
+        if let Some(check) = self.checking.as_mut().filter(|_| users.is_empty())
             && let Some(fuse) = &mut self.fuse
+            && self.now < check.since + LEAVING
         {
             check.users = None;
             fuse.begin_probe(self.now);
             return self.ask_probe();
+        }
+        if let (true, Some(check), Some(fuse)) = (users.is_empty(), &self.checking, &self.fuse) {
+            check.used.iter().for_each(|volume| log("warning", &fuse.held_by_nobody(*volume)));
         }
         self.go_on_checked(users);
     }
@@ -433,7 +429,7 @@ impl Runner {
             if client.is_none() && !check.used.is_empty() && self.can_leave() {
                 self.leave()
             } else {
-                self.command(client, asked, users.clone())
+                self.command(client, asked, users.clone(), check.since)
             }
         }
     }
@@ -463,21 +459,42 @@ impl Runner {
         if let Some(problem) = self.fuse.as_mut().and_then(|fuse| fuse.on_work(volume)) {
             log("error", &format!("the block device of volume {volume}: {problem}"));
         }
-        (self.status_changed, self.told) = (true, true);
+        self.untold.touch(true);
+        self.told = true;
         self.gate.news();
         self.ask_probe();
     }
 
     /// A client's command has ended.
     pub(super) fn on_command_done(&mut self, id: u64, result: Result<(), CommandError>) {
-        self.commands.on_done(id, result);
-        self.status_changed = true;
+        let refused = self.commands.on_done(id, result);
+        for (client, (asked, since)) in std::mem::take(&mut self.commands.again) {
+            match &mut self.checking {
+                Some(check) => check.waiting.push((Some(client), asked)),
+                None => self.check_use_since(Some(client), asked, (since, self.now + LOOKS_AGAIN)),
+            }
+        }
+        if let Some(before) = refused.map(|before| *before)
+            && let Err(failure) = self.take_over(before)
+        {
+            log("error", &format!("what was refused cannot be taken back whole: {failure}"));
+        }
+        // A volume that is being removed has its minor until then.
+        self.minors.retain(|nr, _| self.local.volumes.iter().any(|v| v.nr == *nr));
+        self.untold.touch(true);
     }
 
     /// The present status.
     pub(super) fn status(&self) -> ResourceStatus {
+        let snapshot = self.core.snapshot();
+        let written = self.local.settings.find("auto-promote").is_some();
+        let opening = match self.fuse.is_some() && self.auto_promotes(&snapshot) {
+            true => self.gate.opening(written),
+            false => Opening::Refused,
+        };
         let around = Surroundings {
             local: &self.local,
+            opening,
             minors: &self.minors,
             volumes: &self.volumes,
             nbd: &self.nbd,
@@ -486,7 +503,7 @@ impl Runner {
             causes: &self.causes,
             now: self.now,
         };
-        status::resource(&self.core.snapshot(), &around)
+        status::resource(&snapshot, &around)
     }
 
     /// The same with how long requests took, and the memory.
@@ -583,14 +600,19 @@ impl Runner {
             Asked::NewCurrentUuid { volume, clear_bitmap } => {
                 self.each_volume(volume, |volume| Command::NewCurrentUuid { volume, clear_bitmap })?
             }
+            Asked::ForgetPeer { peer } => {
+                let what = || Failure::new(ErrorCode::NO_SUCH_PEER, format!("{peer} is no node id"));
+                vec![Command::ForgetPeer(NodeId::new(peer).ok_or_else(what)?)]
+            }
             Asked::Resize { volume, assume_clean, assume_peer_has_space } => {
                 self.check_grown(volume)?;
                 let flags = wire::ResizeFlags { forced: assume_peer_has_space, assume_clean };
                 self.each_volume(volume, |volume| Command::Resize { volume, flags })?
             }
-            Asked::ChangeOptions { config } => vec![self.change_options(&config)?],
+            Asked::ChangeOptions { config } => vec![self.reconfigure(&Told::Text(&config))?],
+            Asked::Tell { calls } => vec![self.reconfigure(&Told::Calls(&calls))?],
             // Not for the core.
-            Asked::HandOver | Asked::TakeAway { .. } => Vec::new(),
+            Asked::HandOver => Vec::new(),
             Asked::Down { force: false } => vec![Command::Down(false)],
             Asked::Down { force: true } => {
                 let hung = self.volumes_with_disk().filter(|nr| self.volumes.hangs(*nr).is_some());
@@ -599,6 +621,56 @@ impl Runner {
                 all
             }
         })
+    }
+
+    fn reconfigure(&mut self, told: &Told<'_>) -> Result<Command, Failure> {
+        if self.commands.is_changing() {
+            let text = "volumes or peers are just being made or removed: try again when that has ended";
+            return Err(Failure::new(ErrorCode::IN_TRANSIENT_STATE, text));
+        }
+        let is_open = |nr: &VolumeNr| self.nbd.is_open(*nr) || self.fuse.as_ref().is_some_and(|fuse| fuse.is_open(*nr));
+        let open = self.local.volumes.iter().map(|v| v.nr).filter(is_open).collect();
+        let now = Now { local: &self.local, snapshot: self.core.snapshot(), open, unusable: &self.unusable };
+        let local = now.by(told)?;
+        now.check_gone(&local)?;
+        let notes = idle_at_source(&self.local, &local, &self.status());
+        let core_config = self.take_over(local)?;
+        self.commands.notes = notes;
+        Ok(Command::ChangeOptions(Box::new(core_config)))
+    }
+
+    /// Becomes something else, as far as that is the engine's part; gives the core's.
+    fn take_over(&mut self, local: LocalResource) -> Result<ResourceConfig, Failure> {
+        let invalid = |what| Failure::new(ErrorCode::INVALID_REQUEST, what);
+        let Setup { core: core_config, links, unusable } = Setup::of(&local).map_err(invalid)?;
+        let came = |nr: &VolumeNr| self.nbd.path(*nr).is_none();
+        for nr in local.volumes.iter().map(|v| v.nr).filter(came).collect::<Vec<_>>() {
+            let path = nbd_path(&self.run_dir, &local.name, nr);
+            let listens = self.nbd.listen(&mut self.ring, nr, &path, None);
+            listens.map_err(|e| invalid(format!("listening on {}: {e}", path.display())))?;
+        }
+        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
+        let old = std::mem::replace(&mut self.local, local);
+        self.handover.told_more();
+        for nr in old.volumes.iter().map(|v| v.nr).filter(|nr| self.local.volumes.iter().all(|v| v.nr != *nr)) {
+            self.nbd.stop_offering(&mut self.ring, nr);
+            self.told_openers.remove(&nr);
+            self.announced.remove(&nr);
+        }
+        let is_gone = |id: &NodeId| self.local.peers.iter().all(|p| p.peer_node_id != *id);
+        for peer in old.peers.iter().map(|p| p.peer_node_id).filter(is_gone) {
+            self.links.end_for_good(&mut self.ring, peer, self.now);
+        }
+        self.links.reconfigure(links);
+        self.unusable = unusable;
+        self.volumes.reconfigure(setup::disk_paths(&self.local));
+        *self.ring.busy_poll() = BusyPoll::at_most(self.local.urbd.busy_poll);
+        self.minors.extend(self.local.volumes.iter().map(|v| (v.nr, v.minor)));
+        self.fuse.iter_mut().for_each(|fuse| fuse.set_volumes(&self.local));
+        for volume in self.dependencies.follow(&self.local) {
+            self.tell(|core, now| core.on_dependency(now, volume, false));
+        }
+        Ok(core_config)
     }
 
     /// A backing device that has grown is measured, and internal metadata moved to its end, when it is attached.
@@ -652,7 +724,7 @@ impl Runner {
         Ok(())
     }
 
-    fn peers(&self, peer: Option<String>) -> Result<Vec<NodeId>, Failure> {
+    pub(super) fn peers(&self, peer: Option<String>) -> Result<Vec<NodeId>, Failure> {
         let all = self.local.peers.iter();
         let Some(wanted) = peer else { return Ok(all.map(|p| p.peer_node_id).collect()) };
         let is =
@@ -666,80 +738,6 @@ impl Runner {
                 Err(failure.with_hint(format!("its peers are: {}", known.join(", "))))
             }
         }
-    }
-
-    /// Takes over another configuration: the engine's part at once, the core's with the command that this gives.
-    fn change_options(&mut self, text: &str) -> Result<Command, Failure> {
-        let invalid = |what: String| Failure::new(ErrorCode::INVALID_REQUEST, what);
-        let config = config::load_text(&Disk, &self.config_file, text, &LoadOptions::default())
-            .map_err(|e| invalid(e.to_string()))?;
-        let host = ThisHost::named(self.local.host.clone());
-        let local = config.resource_as_seen_by(&self.local.name, &host).map_err(|e| invalid(e.to_string()))?;
-        self.check_same_objects(&local)?;
-        if let Some(fixed) = self.local.fixed_since_start(&local).first() {
-            let text = format!("{}, which a process that runs cannot follow", fixed.what);
-            let hint = format!("start it anew: urbd restart {}", self.local.name);
-            return Err(Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(hint));
-        }
-        local.check_wanted().map_err(|e| invalid(e.to_string()))?;
-        let Setup { core: core_config, links, .. } = setup::runnable(&local).map_err(invalid)?;
-        self.commands.notes = self.idle_at_source(&local);
-        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
-        self.links.reconfigure(links);
-        self.unusable.clear();
-        self.volumes.reconfigure(setup::disk_paths(&local));
-        *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
-        self.minors = local.volumes.iter().map(|v| (v.nr, v.minor)).collect();
-        self.fuse.iter_mut().for_each(|fuse| fuse.rename(&local));
-        for free in self.dependencies.follow(&local) {
-            self.tell(|core, now| core.on_dependency(now, free, false));
-        }
-        self.local = local;
-        self.show = text.to_owned();
-        Ok(Command::ChangeOptions(Box::new(core_config)))
-    }
-
-    /// The speed of a resync is decided on its target: what `new` changes of it on a source has no effect now.
-    fn idle_at_source(&self, new: &config::LocalResource) -> Vec<String> {
-        const OF_TARGET: [&str; 5] = ["resync-rate", "c-plan-ahead", "c-delay-target", "c-fill-target", "c-max-rate"];
-        let status = self.status();
-        let mut notes = Vec::new();
-        for (before, after) in self.local.peers.iter().zip(&new.peers) {
-            let peer = status.connections.iter().find(|c| c.name == before.peer_name);
-            for (before, after) in before.peer_devices.iter().zip(&after.peer_devices) {
-                let now = peer.and_then(|c| c.peer_device(after.volume.0)).map(|p| p.replication);
-                if !matches!(now, Some(ReplicationState::SyncSource | ReplicationState::PausedSyncS)) {
-                    continue;
-                }
-                let text = |of: &config::PeerDevice, name| of.settings.find(name).map(|s| s.value.clone());
-                let changed = OF_TARGET.into_iter().filter(|name| text(before, name) != text(after, name));
-                let changed: Vec<&str> = changed.collect();
-                if !changed.is_empty() {
-                    notes.push(format!(
-                        "warning: volume {} is the source of a resync, whose speed its target decides: set {} there",
-                        after.volume,
-                        changed.join(", ")
-                    ));
-                }
-            }
-        }
-        notes
-    }
-
-    /// The volumes and peers of a resource are made when it starts.
-    fn check_same_objects(&self, new: &config::LocalResource) -> Result<(), Failure> {
-        let volumes = |r: &config::LocalResource| r.volumes.iter().map(|v| v.nr).collect::<Vec<_>>();
-        let peers = |r: &config::LocalResource| r.peers.iter().map(|p| p.peer_node_id).collect::<Vec<_>>();
-        let what = match (volumes(&self.local) == volumes(new), peers(&self.local) == peers(new)) {
-            (true, true) => return Ok(()),
-            (false, _) => "volumes",
-            (true, false) => "peers",
-        };
-        let name = &self.local.name;
-        let text =
-            format!("the configuration has other {what} than the running resource, which has them from its start");
-        Err(Failure::new(ErrorCode::INVALID_REQUEST, text)
-            .with_hint(format!("restart it (the other node keeps serving): urbd down {name}; urbd up {name}")))
     }
 
     fn generations(&self, volume: VolumeNr, peer: Option<&str>) -> Result<GenerationIdentifiers, Failure> {

@@ -4,10 +4,12 @@ use super::{Runner, log};
 use crate::buffers::BufId;
 use crate::digests::Algorithm;
 use crate::fuse_server::FuseServer;
+use crate::handlers;
 use crate::log::log_with;
 use crate::requests::Asker;
+use crate::status::Happened;
 use control::{Event, HelperCall};
-use units::{NodeId, VolumeNr};
+use units::NodeId;
 use urbd_core::{Effect, HandlerCall, IoError, Notice, Segments, Severity};
 
 impl Runner {
@@ -31,7 +33,10 @@ impl Runner {
             Effect::Dialect { peer, dialect, integrity } => {
                 self.links.set_dialect(peer, dialect, integrity.as_deref());
                 let who = format!("{} {}", self.local.name, self.peer_name(peer));
-                log("info", &format!("{who}: agreed on protocol version {}", dialect.version));
+                let nine = config::is_nine(dialect.version.number());
+                let news = self.gate.note_dialect(nine);
+                let why = if self.local.offers_nine() && !nine { why_older(&self.core.snapshot()) } else { "" };
+                log("info", &format!("{who}: agreed on protocol version {}{news}{why}", dialect.version));
             }
             Effect::Hmac { peer, token, algorithm, message } => {
                 let mac = self.hmac(peer, &algorithm, &message);
@@ -70,10 +75,11 @@ impl Runner {
                     fuse.set_device(volume, size, access, discard);
                 }
                 self.gate.news();
-                self.status_changed = true;
+                self.untold.touch(true);
             }
+            Effect::StateStored(state) => self.untold.note(Happened::State(state)),
             Effect::StatusChanged => {
-                self.status_changed = true;
+                self.untold.touch(true);
                 if self.has_readers() {
                     self.gate.news();
                 }
@@ -145,29 +151,32 @@ impl Runner {
     }
 
     fn run_handler(&mut self, id: u64, call: &HandlerCall) {
-        let helper = HelperCall {
-            helper: call.event.name().to_owned(),
+        let name = call.event.name();
+        let helper = handlers::chosen_helper(&self.local, self.helper.as_deref(), &self.run_dir);
+        let Some((program, mut environment)) = helper else {
+            let answer = handlers::answer_of_none(call.event);
+            return self.tell(|core, now| core.on_handler_exit(now, id, answer));
+        };
+        let described = HelperCall {
+            helper: name.to_owned(),
             peer: call.peer.map(|peer| (peer.index() as u8, self.peer_name(peer).to_owned())),
             volume: call.volume.map(|v| v.0),
             minor: call.volume.and_then(|v| self.minors.get(&v).copied()),
         };
-        self.control.publish(Event::HelperCalled(helper.clone()));
-        self.pending_handlers.insert(id, helper);
-        let ended = match self.local.handlers.command(call.event.name()) {
-            None => Some(0),
-            Some(command) => {
-                let (command, environment) = (command.to_owned(), self.handler_environment(call));
-                self.handlers.start(&mut self.ring, id, &command, &environment)
-            }
-        };
-        if let Some(status) = ended {
-            self.report_handler(id, status);
-        }
+        self.untold.note(Happened::Event(Box::new(Event::HelperCalled(described.clone()))));
+        self.pending_handlers.insert(id, described);
+        environment.extend(handlers::kernel_says(&self.local, &self.core.snapshot(), call));
+        let words = [name, self.local.name.as_str()];
+        let started = self.handlers.start(&mut self.ring, id, &program, words, &environment).unwrap_or_else(|e| {
+            log("error", &format!("{}, which is to be called for {name}: {e}", program.display()));
+            Some(handlers::NOT_STARTED)
+        });
+        started.into_iter().for_each(|status| self.report_handler(id, status));
     }
 
     /// The process of a handler has ended.
     pub(super) fn on_handler_end(&mut self, id: u64) {
-        if let Some(status) = self.handlers.on_end(id) {
+        if let Some(status) = self.handlers.on_end(&mut self.ring, id) {
             self.report_handler(id, status);
         }
     }
@@ -177,66 +186,11 @@ impl Runner {
             if status != 0 {
                 log("info", &format!("handler {} ended with wait status {status:#x}", call.helper));
             }
-            self.control.publish(Event::HelperReturned { call, status });
+            self.untold.note(Happened::Event(Box::new(Event::HelperReturned { call, status })));
         }
         // A handler that a signal ended has not agreed to anything.
         let exit_code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 255 };
         self.tell(|core, now| core.on_handler_exit(now, id, exit_code));
-    }
-
-    /// `docs/spec/config-and-cli.md` 6.1.
-    fn handler_environment(&self, call: &HandlerCall) -> Vec<(String, String)> {
-        let mut env: Vec<(String, String)> = vec![
-            ("DRBD_RESOURCE".into(), self.local.name.clone()),
-            ("DRBD_CONF".into(), self.config_file.display().to_string()),
-            ("DRBD_DONT_WARN_ON_VERSION_MISMATCH".into(), "1".into()),
-            ("DRBD_MY_NODE_ID".into(), self.local.node_id.to_string()),
-            (format!("DRBD_NODE_ID_{}", self.local.node_id), self.local.host.clone()),
-        ];
-        for peer in &self.local.peers {
-            env.push((format!("DRBD_NODE_ID_{}", peer.peer_node_id), peer.peer_name.clone()));
-        }
-        env.extend(self.peer_environment(call.peer));
-        env.extend(self.volume_environment(call.volume));
-        env
-    }
-
-    fn peer_environment(&self, peer: Option<NodeId>) -> Vec<(String, String)> {
-        let only = if let [only] = self.local.peers.as_slice() { Some(only) } else { None };
-        let named = self.local.peers.iter().find(|p| Some(p.peer_node_id) == peer);
-        let Some(peer) = named.or(only) else { return Vec::new() };
-        let mut env = vec![
-            ("DRBD_PEER".into(), peer.peer_name.clone()),
-            ("DRBD_PEERS".into(), peer.peer_name.clone()),
-            ("DRBD_PEER_NODE_ID".into(), peer.peer_node_id.to_string()),
-        ];
-        if let Some(path) = peer.paths.first() {
-            for (who, address) in [("PEER", &path.remote), ("MY", &path.local)] {
-                let family = if address.ip.is_ipv4() { "ipv4" } else { "ipv6" };
-                env.push((format!("DRBD_{who}_AF"), family.into()));
-                env.push((format!("DRBD_{who}_ADDRESS"), address.ip.to_string()));
-            }
-        }
-        env
-    }
-
-    fn volume_environment(&self, volume: Option<VolumeNr>) -> Vec<(String, String)> {
-        let volumes = self.local.volumes.iter().filter(|v| volume.is_none_or(|nr| v.nr == nr));
-        let (mut env, mut minors, mut disks) = (Vec::new(), Vec::new(), Vec::new());
-        for v in volumes {
-            let disk = v.backing.as_ref().map_or("", |b| b.path.as_str());
-            env.push((format!("DRBD_MINOR_{}", v.nr), v.minor.to_string()));
-            env.push((format!("DRBD_BACKING_DEV_{}", v.nr), disk.to_owned()));
-            minors.push(v.minor.to_string());
-            disks.push(disk.to_owned());
-        }
-        env.push(("DRBD_MINOR".into(), minors.join(" ")));
-        env.push(("DRBD_BACKING_DEV".into(), disks.join(" ")));
-        if let Some(volume) = volume {
-            env.push(("DRBD_VOLUME".into(), volume.to_string()));
-            env.push(("DRBD_LL_DISK".into(), disks.join(" ")));
-        }
-        env
     }
 
     pub(super) fn peer_name(&self, peer: NodeId) -> &str {
@@ -260,25 +214,37 @@ impl Runner {
         let fields: Vec<_> = about.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         log_with(severity, &text, &fields);
         self.causes.note(notice);
-        self.status_changed = true;
+        self.untold.touch(true);
     }
 }
 
 impl Runner {
-    /// Tells whoever waits: ended commands, and subscribers about changes. True if that has led to something to do.
+    /// Tells whoever waits: listeners of changes, then ended commands. True if that has led to something to do.
     pub(super) fn answer_clients(&mut self) -> bool {
+        let untold = std::mem::take(&mut self.untold);
+        // What becomes of a process that makes way for the next one is not what becomes of the resource.
+        if untold.is_news() && !self.is_leaving() && self.control.has_listeners(self.now) {
+            let status = self.status();
+            untold.up_to(status).into_iter().for_each(|event| self.control.publish(event));
+        }
+        for (client, how) in self.control.take_joining() {
+            self.control.subscribe(client, &self.status(), how);
+        }
         // Who became Primary wants to open the device: it is to be there when the command ends.
         if !self.fuse.as_ref().is_some_and(FuseServer::is_busy) {
             for reply in self.commands.take_replies() {
                 self.answer_client(reply);
             }
         }
-        let changed = std::mem::take(&mut self.status_changed);
-        if changed && self.control.has_subscribers() {
-            let status = self.status();
-            self.control.publish(Event::Status(status));
-        }
         // Who was answered may have asked for the next thing already.
         self.told || self.control.has_requests()
+    }
+}
+
+/// Why a node that is to offer DRBD 9's dialect has 8.4's spoken, behind a version.
+fn why_older(snapshot: &urbd_core::Snapshot) -> &'static str {
+    match snapshot.devices.iter().any(|device| device.old_metadata) {
+        true => " (this node has metadata of format v08)",
+        false => " (the peer offers no more)",
     }
 }

@@ -6,14 +6,14 @@
 //! unless an administrator made it Primary.
 
 use super::{FuseServer, Runner, log};
-use control::Command as Asked;
+use crate::token::ClientId;
+use control::{Command as Asked, Opening};
 use frontends::Errno;
 use frontends::fuse::Intent;
-use units::{Duration, Instant};
+use frontends::loopdev::Background;
+use frontends::users::User;
+use units::{Duration, Instant, VolumeNr};
 use urbd_core::{Command, CommandError, ConnectionState, Openers, Snapshot};
-
-/// The protocol with which DRBD 9 begins.
-const NINE: u32 = 110;
 
 /// How soon what could not be done is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -36,6 +36,17 @@ pub(super) struct Gate {
     news: bool,
     /// When the process started. A new one lets its peers be heard before it takes its data for the last.
     started: Instant,
+    agreed: Agreed,
+}
+
+/// The dialect that was agreed on last with a peer, since the process started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Agreed {
+    #[default]
+    Nothing,
+    On84,
+    On9,
+    On9After84,
 }
 
 /// What becomes of an opener.
@@ -165,10 +176,53 @@ impl Gate {
     }
 
     /// For a process that starts now; the last one was Primary by an administrator's command, if `explicit`.
+    /// A dialect was agreed on with a peer. Returns what is said of it where it is not the one before.
+    pub(super) fn note_dialect(&mut self, nine: bool) -> &'static str {
+        let before = self.agreed;
+        self.agreed = match before {
+            _ if !nine => Agreed::On84,
+            Agreed::On84 => Agreed::On9After84,
+            Agreed::Nothing => Agreed::On9,
+            Agreed::On9 | Agreed::On9After84 => before,
+        };
+        match (before, self.agreed) {
+            (Agreed::On84, Agreed::On9After84) => ": DRBD 9's dialect, 8.4's before",
+            (Agreed::On9 | Agreed::On9After84, Agreed::On84) => ": DRBD 8.4's dialect, 9's before",
+            _ => "",
+        }
+    }
+
+    /// What comes of opening for writing, if it promotes because that is written, or by the dialect alone.
+    pub(super) fn opening(&self, written: bool) -> Opening {
+        match self.agreed {
+            Agreed::On9After84 if !written => Opening::PromotesByDialect,
+            _ => Opening::Promotes,
+        }
+    }
+
     pub(super) fn new(now: Instant, explicit: bool) -> Gate {
         Gate { explicit, started: now, ..Gate::default() }
     }
 }
+
+/// Commands that wait until it is known who uses the block devices.
+pub(super) struct UseCheck {
+    pub(super) used: Vec<VolumeNr>,
+    /// Who the users are is being found out.
+    pub(super) users: Option<Background<Vec<(VolumeNr, User)>>>,
+    pub(super) waiting: Vec<(Option<ClientId>, Asked)>,
+    /// Since when the first of them has been asked.
+    pub(super) since: Instant,
+}
+
+/// A program that has ended, or unmounted, may be seen nowhere while the kernel still closes its device. So long it may
+/// take; who is in a place that this node cannot see (another process namespace) is refused only then.
+pub(super) const LEAVING: Duration = Duration::from_secs(10);
+
+/// Who has closed a device, or the socket of one, may be counted a moment longer than it is seen anywhere: so long
+/// what is refused for that is asked again, and this often.
+pub(super) const CLOSING: Duration = Duration::from_secs(1);
+pub(super) const LOOKS_AGAIN: Duration = Duration::from_millis(30);
 
 impl Runner {
     /// Decides on those at the doors, and demotes after the last of them.
@@ -178,7 +232,7 @@ impl Runner {
         if !std::mem::take(&mut self.gate.news) && closed.is_empty() && !fuse.has_openings() {
             return;
         }
-        self.status_changed |= !closed.is_empty();
+        self.untold.touch(!closed.is_empty());
         self.follow_role();
         self.note_role();
         self.watch_readers();
@@ -288,18 +342,21 @@ impl Runner {
             let id = self.commands.name();
             self.tell(|core, now| core.on_command(now, id, Command::Ping));
         }
-        self.status_changed = true;
+        self.untold.touch(true);
     }
 
     /// Does opening for writing promote? As written; if nothing is written, only among nodes that all speak 9's
     /// dialect, or would as far as is known, and not with metadata of 8.4, whose administrators promote by command.
-    fn auto_promotes(&self, snapshot: &Snapshot) -> bool {
+    /// Of a peer that is away it is known what was agreed on last.
+    pub(super) fn auto_promotes(&self, snapshot: &Snapshot) -> bool {
         if let Some(written) = self.local.settings.find("auto-promote") {
             return written.value == config::Value::Bool(true);
         }
         let old = snapshot.devices.iter().any(|device| device.old_metadata);
-        let of_84 = snapshot.connections.iter().any(|c| c.version.is_some_and(|version| version < NINE));
-        !old && (self.local.peers.is_empty() || self.local.urbd.protocol_version_max >= NINE && !of_84)
+        let is_old = |version: u32| !config::is_nine(version);
+        let of_84 = snapshot.connections.iter().any(|c| c.version.is_some_and(is_old));
+        let of_84 = of_84 || self.gate.agreed == Agreed::On84;
+        !old && (self.local.peers.is_empty() || self.local.offers_nine() && !of_84)
     }
 
     fn promote_for_openers(&mut self) {
@@ -330,7 +387,8 @@ impl Runner {
         } else {
             (self.gate.failure, self.gate.again_at) = (None, None);
         }
-        (self.status_changed, self.gate.news) = (true, true);
+        self.untold.touch(true);
+        self.gate.news = true;
     }
 
     fn demote_after_last_close(&mut self) {

@@ -10,15 +10,16 @@ use crate::claim::{self, Claim, KeeperCommand};
 use crate::fuse_server::{FuseServer, PRIMARY, PROMOTED};
 use crate::ring::{Fd, Op};
 use crate::token::Token;
-use config::FrontEnd;
+use config::{FrontEnd, Standing};
 use control::{Command as Asked, ErrorCode, Failure};
-use frontends::keeper::{Keeper, Kind, Place};
+use frontends::keeper::{self, Keeper, Kind, Place, TOLD};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use units::{Duration, Instant, NodeMask, VolumeNr};
-use urbd_core::{Command, CommandError, ConnectionState, Inherited, Openers};
+use urbd_core::{Command, CommandError, ConnectionState, Inherited, Openers, Snapshot};
+use wire::DiskState;
 
 /// How long a process that leaves may take to answer what it has, and to tell its peers.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -49,6 +50,10 @@ pub(super) struct Handover {
     leaving: Option<Leaving>,
     /// What the next process would find about the role.
     noted: Option<Place>,
+    /// The peers that it would connect to, and the disks that it would leave alone.
+    standing: Standing,
+    /// The same as the keeper has it, beside what this process was told; `None`: it was told more.
+    kept: Option<Standing>,
 }
 
 /// A process that leaves.
@@ -80,12 +85,22 @@ enum Stage {
     AtOnce,
 }
 
-/// What was left must have a place in this configuration.
+/// Is it what the last process was told? That may be half made.
+pub(super) fn is_kept(claim: &Claim, local: &LocalResource) -> bool {
+    let kept = claim.told().and_then(|told| LocalResource::from_kept(&told).ok());
+    kept.is_some_and(|(kept, _)| kept.is_same(local))
+}
+
+/// What was left must have a place in this configuration. If that is what the last process was told, a device without
+/// one is of a volume that nobody used any more, and that was being removed.
 ///
 /// # Errors
 /// If it has none: applications wait for it, so nothing is thrown away.
 pub(super) fn check(claim: Claim, local: &LocalResource) -> Result<Claim, Error> {
     let name = &local.name;
+    if is_kept(&claim, local) {
+        return Ok(claim);
+    }
     let unknown = claim.devices().into_iter().find(|volume| !local.volumes.iter().any(|v| v.nr == *volume));
     if let Some(volume) = unknown {
         return Err(Error::Config(format!(
@@ -102,10 +117,12 @@ pub(super) fn check(claim: Claim, local: &LocalResource) -> Result<Claim, Error>
     Ok(claim)
 }
 
-/// The volumes that have come to the resource since applications use its devices.
+/// The volumes that have come to the resource since applications use its devices: those without a device, or with one
+/// that never had a size.
 pub(super) fn came(claim: &Claim, local: &LocalResource) -> Vec<VolumeNr> {
     let used = claim.devices();
-    let came = local.volumes.iter().map(|v| v.nr).filter(|volume| !used.contains(volume));
+    let is_used = |volume: &VolumeNr| used.contains(volume) && claim.has_size(*volume);
+    let came = local.volumes.iter().map(|v| v.nr).filter(|volume| !is_used(volume));
     if used.is_empty() { Vec::new() } else { came.collect() }
 }
 
@@ -127,15 +144,22 @@ impl Handover {
         command: Option<KeeperCommand>,
         left: &[(Place, OwnedFd)],
         came: Vec<VolumeNr>,
+        standing: Standing,
     ) -> Handover {
         let has = |place: Place| left.iter().any(|(other, _)| *other == place);
         let noted = [PRIMARY, PROMOTED].into_iter().find(|place| has(*place));
         let beside = claim::was_beside(left);
         let volumes = left.iter().filter_map(|(place, _)| place.number.checked_sub(DETACHED).map(|n| (place.kind, n)));
         let notes = volumes.filter(|(kind, number)| *kind == Kind::Note && *number <= u32::from(u16::MAX));
-        let detached = notes.map(|(_, number)| VolumeNr(number as u16)).collect();
+        let detached = notes.map(|(_, number)| VolumeNr(number as u16)).filter(|nr| !came.contains(nr)).collect();
         let (watched, retry, wish, leaving) = (None, None, None, None);
-        Handover { noted, keeper, command, watched, retry, beside, detached, came, wish, leaving }
+        let kept = None;
+        Handover { noted, keeper, command, watched, retry, beside, detached, came, wish, leaving, standing, kept }
+    }
+
+    /// This process was told something that the keeper does not have.
+    pub(super) fn told_more(&mut self) {
+        self.kept = None;
     }
 
     /// Has the last process used the volume without its disk?
@@ -144,20 +168,73 @@ impl Handover {
     }
 
     /// A keeper that has all that outlives this process, started if there is none.
-    fn begin(&mut self, fuse: &mut FuseServer, nbd: &NbdServer, role: Option<Place>) -> io::Result<()> {
+    fn begin(
+        &mut self,
+        local: &LocalResource,
+        fuse: Option<&mut FuseServer>,
+        nbd: &NbdServer,
+        role: Option<Place>,
+    ) -> io::Result<()> {
         let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
         if !self.keeper.is_there() {
             let Some(command) = &self.command else { return Ok(()) };
             self.keeper.start(command.command()).map_err(|e| named("starting it", e))?;
         }
-        fuse.keep_with(self.keeper.clone(), role).map_err(|e| named("handing it the devices", e))?;
-        self.noted = role;
-        for (volume, socket) in nbd.listeners() {
-            self.keeper.put(listener(volume), socket.as_fd()).map_err(|e| named("handing it the sockets", e))?;
+        self.tell(local).map_err(|e| named("telling it what this process was told", e))?;
+        match fuse {
+            Some(fuse) => {
+                fuse.keep_with(self.keeper.clone(), role).map_err(|e| named("handing it the devices", e))?;
+                self.noted = role;
+                let mut sockets = nbd.listeners();
+                let put = sockets.try_for_each(|(volume, socket)| self.keeper.put(listener(volume), socket.as_fd()));
+                put.map_err(|e| named("handing it the sockets", e))?;
+            }
+            None => self.keep_nothing_else().map_err(|e| named("taking back what is of no use", e))?,
         }
         self.watched = Some(Rc::new(self.keeper.watch()?));
         Ok(())
     }
+
+    /// The keeper is to have what this process was told.
+    fn tell(&mut self, local: &LocalResource) -> io::Result<()> {
+        let put = self.keeper.put_text(TOLD, &local.kept(&self.standing));
+        put.inspect(|()| self.kept = Some(self.standing.clone()))
+    }
+
+    /// The keeper is to know it before who told it has an answer.
+    pub(super) fn note_told(&mut self, local: &LocalResource, standing: Standing, now: Instant) {
+        let is_kept = self.watched.is_some() && self.retry.is_none() && self.leaving.is_none();
+        if !is_kept || self.kept.as_ref() == Some(&standing) {
+            return;
+        }
+        self.standing = standing;
+        if let Err(e) = self.tell(local) {
+            log("warning", &format!("the keeper does not know what this process was told: {e}"));
+            self.retry = Some((now + RETRY.0, RETRY.0));
+        }
+    }
+
+    /// Without devices of this process what the last one has left is of no use.
+    fn keep_nothing_else(&self) -> io::Result<()> {
+        let places = self.keeper.fetch()?.into_iter().map(|(place, _)| place);
+        places.filter(|place| *place != TOLD).try_for_each(|place| self.keeper.release(place))
+    }
+}
+
+/// How the resource stands by what was commanded. Who goes down lets its peers go, and is to connect to them again.
+pub(super) fn standing(runner: &Runner, snapshot: &Snapshot) -> Standing {
+    let before = &runner.handover.standing;
+    if runner.stopped.is_some() || runner.commands.takes_down() {
+        return before.clone();
+    }
+    let sought = snapshot.connections.iter().filter(|c| c.state != ConnectionState::StandAlone).map(|c| c.peer);
+    // Those that cannot be connected to as they are configured are meant to be.
+    let unusable = runner.unusable.keys().copied().filter(|id| before.connects.contains(*id));
+    // By a command, and not as it has failed: that may be tried again.
+    let is_off = |volume| snapshot.devices.iter().any(|d| d.volume == volume && d.disk == DiskState::Diskless);
+    let given_up = |nr: &VolumeNr| runner.commands.gives_up(*nr) || before.detached.contains(nr) && is_off(*nr);
+    let connects = sought.chain(unusable).collect();
+    Standing { connects, detached: runner.volumes_with_disk().filter(given_up).collect(), behind_file: false }
 }
 
 impl Runner {
@@ -170,24 +247,19 @@ impl Runner {
     fn keep(&mut self) {
         // Only a try that fails is followed by another one.
         let before = self.handover.retry.take();
-        let Some(fuse) = &mut self.fuse else { return self.end_keeper() };
-        if !fuse.is_kept() {
-            if !fuse.can_be_kept() {
-                log(
-                    "info",
-                    "the block devices go with this process: the kernel hands unanswered requests out once only",
-                );
-                return self.end_keeper();
-            }
-            if self.handover.command.is_none() {
-                return self.end_keeper();
-            }
+        if self.handover.command.is_none() && !self.fuse.as_ref().is_some_and(FuseServer::is_kept) {
+            return self.end_keeper();
         }
+        let keeps = self.fuse.as_ref().is_some_and(|fuse| fuse.is_kept() || fuse.can_be_kept());
+        if self.fuse.is_some() && !keeps {
+            log("info", "the block devices go with this process: the kernel hands unanswered requests out once only");
+        }
+        let fuse = self.fuse.as_mut().filter(|_| keeps);
         // Who waits to be Primary again has been noted as that, and may be killed once more.
-        let waits = fuse.is_waiting().then_some(self.handover.noted).flatten();
+        let waits = fuse.as_ref().filter(|fuse| fuse.is_waiting()).and(self.handover.noted);
         let role = if self.gate.by_openers() { PROMOTED } else { PRIMARY };
-        let role = waits.or(fuse.is_primary().then_some(role));
-        match self.handover.begin(fuse, &self.nbd, role) {
+        let role = waits.or(fuse.as_ref().filter(|fuse| fuse.is_primary()).map(|_| role));
+        match self.handover.begin(&self.local, fuse, &self.nbd, role) {
             Ok(()) => {
                 if let Some(fd) = &self.handover.watched {
                     self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
@@ -206,18 +278,17 @@ impl Runner {
 
     /// Tells the keeper which volumes this Primary uses without their disk. It must know before the peer is asked, or
     /// told: the peer then begins a generation that the disk lacks. Of who leaves it counts what it was until then.
-    pub(super) fn note_detached(&mut self) {
+    pub(super) fn note_detached(&mut self, snapshot: &Snapshot) {
         let waiting = self.fuse.as_ref().is_none_or(FuseServer::is_waiting);
         let lets_go = self.handover.leaving.as_ref().is_some_and(Leaving::lets_go);
         if waiting || self.handover.watched.is_none() || self.stopped.is_some() || lets_go {
             return;
         }
-        let snapshot = self.core.snapshot();
         let primary =
             if self.is_leaving() { self.handover.noted.is_some() } else { snapshot.role == wire::Role::Primary };
         for device in &snapshot.devices {
             let volume = device.volume;
-            let gone = device.disk <= wire::DiskState::Negotiating || self.commands.gives_up(volume);
+            let gone = device.disk <= DiskState::Negotiating || self.commands.gives_up(volume);
             let detached = primary && gone;
             if detached == self.handover.detached.contains(&volume) {
                 continue;
@@ -270,11 +341,17 @@ impl Runner {
         }
     }
 
-    /// The keeper has ended, and not by our order: another one is needed, or a crash takes the devices along.
-    pub(super) fn on_keeper_gone(&mut self) {
+    /// The keeper has put something aside, which is looked at in this turn; or it has ended, and not by our order:
+    /// another one is needed, or a crash takes the devices along.
+    pub(super) fn on_keeper(&mut self) {
         if self.is_leaving() || self.stopped.is_some() {
             return;
         }
+        if let Some(fd) = self.handover.watched.as_ref().filter(|fd| keeper::is_there_still(fd.as_fd())) {
+            self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
+            return;
+        }
+        self.fuse.iter_mut().for_each(FuseServer::on_keeper_killed);
         log("warning", "the keeper of the block devices has ended: starting another one");
         (self.handover.watched, self.handover.retry) = (None, None);
         self.keep();
@@ -314,7 +391,7 @@ impl Runner {
             Ok(()) => log("info", "applications' I/O goes on"),
             Err(why) => self.give_up_devices(&why),
         }
-        self.status_changed = true;
+        self.untold.touch(true);
     }
 
     /// What the last process has said of its peers is over: from now on the metadata know who is connected.
@@ -367,19 +444,6 @@ impl Runner {
         self.fuse.as_ref().is_some_and(|fuse| kept && fuse.is_kept() && worth(fuse))
     }
 
-    /// The next process does not have this volume. Nobody may be using it.
-    pub(super) fn take_away_device(&mut self, volume: VolumeNr) -> Result<(), Failure> {
-        let Some(fuse) = &mut self.fuse else { return Ok(()) };
-        if fuse.is_open(volume) {
-            let name = &self.local.name;
-            let text = format!("applications use the device of {name}/{volume}, which is to go");
-            let hint = format!("close it (unmount it), and then: urbd adjust {name}");
-            return Err(Failure::new(ErrorCode::DEVICE_IN_USE, text).with_hint(hint));
-        }
-        fuse.take_away_one(volume);
-        Ok(())
-    }
-
     /// Another process shall go on.
     pub(super) fn hand_over(&mut self) -> Result<(), Failure> {
         let primary = self.core.snapshot().role == wire::Role::Primary;
@@ -405,6 +469,8 @@ impl Runner {
              urbd up {name}; or let their I/O fail: urbd down --force {name}"
         );
         log("info", &text);
+        let standing = Standing { behind_file: true, ..self.handover.standing.clone() };
+        self.handover.note_told(&self.local, standing, self.now);
         let beside = match self.fuse.as_ref().is_some_and(FuseServer::is_waiting) {
             true => self.handover.beside,
             false => Some(self.connected_peers()),

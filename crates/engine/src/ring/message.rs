@@ -1,6 +1,7 @@
 //! A vectored message: small pieces copied into an arena, large ones by reference to pool buffers.
 
 use crate::buffers::Span;
+use std::io::IoSlice;
 
 /// Pieces that go out with one system call, in order. Reusable: [`Message::clear`] keeps its memory.
 #[derive(Default)]
@@ -109,6 +110,14 @@ impl Message {
         (self.iovecs.as_ptr(), self.iovecs.len() as u32)
     }
 
+    /// The pieces that are not yet sent.
+    pub(super) fn parts(&mut self) -> &[IoSlice<'_>] {
+        self.build_iovecs();
+        // SAFETY: IoSlice is guaranteed to have the layout of iovec. Each was just built from a piece that the message
+        // owns, which does not change as long as the message is borrowed.
+        unsafe { std::slice::from_raw_parts(self.iovecs.as_ptr().cast(), self.iovecs.len()) }
+    }
+
     fn build_iovecs(&mut self) {
         self.iovecs.clear();
         let mut skip = self.sent;
@@ -124,8 +133,7 @@ impl Message {
                 skip -= len;
                 continue;
             }
-            // SAFETY: `skip` is less than the piece's length, so the pointer stays inside the piece.
-            let iov_base = unsafe { base.add(skip) }.cast();
+            let iov_base = base.wrapping_add(skip).cast();
             self.iovecs.push(libc::iovec { iov_base, iov_len: len - skip });
             skip = 0;
         }

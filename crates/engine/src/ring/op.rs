@@ -2,6 +2,7 @@
 
 use super::{FuseSlot, Message};
 use crate::buffers::Span;
+use rustix::net::SocketAddrAny;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -89,8 +90,8 @@ pub struct Done<T> {
 /// A socket address in the kernel's form.
 #[derive(Clone)]
 pub struct PeerAddress {
-    pub(super) storage: Box<libc::sockaddr_storage>,
-    pub(super) len: libc::socklen_t,
+    /// An operation that the kernel has points into it.
+    pub(super) storage: Box<SocketAddrAny>,
 }
 
 impl<T> Done<T> {
@@ -180,13 +181,12 @@ impl FallocateMode {
 
 impl From<SocketAddr> for PeerAddress {
     fn from(address: SocketAddr) -> PeerAddress {
-        let (storage, len) = crate::sys::sockaddr(&address);
-        PeerAddress { storage: Box::new(storage), len }
+        PeerAddress { storage: Box::new(address.into()) }
     }
 }
 
 impl std::fmt::Debug for PeerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PeerAddress(family {})", self.storage.ss_family)
+        write!(f, "PeerAddress(family {})", self.storage.address_family().as_raw())
     }
 }

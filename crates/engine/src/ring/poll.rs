@@ -2,7 +2,7 @@
 
 use super::{Fd, Finished, Message, Op, OpId, Operations};
 use crate::sys;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use units::Instant;
 
@@ -85,27 +85,17 @@ pub(super) fn look(
 pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
     super::count(|calls| calls.files += 1);
     Some(match op {
-        Op::Read { fd, offset, into } if *offset != super::NO_OFFSET => {
-            // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
-            unsafe { sys::pread(fd.as_raw_fd(), into.address(), into.len(), *offset) }
-        }
+        Op::Read { fd, offset, into } if *offset != super::NO_OFFSET => sys::pread(fd, into.bytes_mut(), *offset),
         Op::Write { fd, offset, from, durable: false } if *offset != super::NO_OFFSET => {
-            // SAFETY: the span is a part of a live buffer.
-            unsafe { sys::pwrite(fd.as_raw_fd(), from.address(), from.len(), *offset) }
+            sys::pwrite(fd, from.bytes(), *offset)
         }
         Op::Write { fd, offset, from, durable } if *offset != super::NO_OFFSET => {
-            let part = libc::iovec { iov_base: from.address().cast(), iov_len: from.len() };
-            // SAFETY: the vector points at one span of a live buffer.
-            unsafe { sys::pwritev(fd.as_raw_fd(), &raw const part, 1, *offset, *durable) }
+            sys::pwritev(fd, &[IoSlice::new(from.bytes())], *offset, *durable)
         }
-        Op::WriteParts { fd, offset, parts, durable } => {
-            let (iovecs, n) = parts.prepare_iovecs();
-            // SAFETY: the vector was just built from pieces that the message owns. NO_OFFSET means "no offset" here
-            // too.
-            unsafe { sys::pwritev(fd.as_raw_fd(), iovecs, n, *offset, *durable) }
-        }
-        Op::Flush { fd } => sys::fdatasync(fd.as_raw_fd()),
-        Op::Fallocate { fd, offset, len, mode } => sys::fallocate(fd.as_raw_fd(), mode.flags(), *offset, *len),
+        // NO_OFFSET means "no offset" here too.
+        Op::WriteParts { fd, offset, parts, durable } => sys::pwritev(fd, parts.parts(), *offset, *durable),
+        Op::Flush { fd } => sys::fdatasync(fd),
+        Op::Fallocate { fd, offset, len, mode } => sys::fallocate(fd, mode.flags(), *offset, *len),
         _ => return None,
     })
 }
@@ -114,31 +104,21 @@ pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
 pub(super) fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
     super::count(|calls| calls.sockets += 1);
     let result = match op {
-        // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
-        Op::Recv { fd, into, .. } => unsafe { sys::recv(fd.as_raw_fd(), into.address(), into.len()) },
+        Op::Recv { fd, into, .. } => sys::recv(fd, into.bytes_mut()),
         Op::Send { fd, message, .. } => try_send(fd, message),
-        Op::Connect { fd, to } if attempt == Attempt::First => {
-            // SAFETY: the address is a valid sockaddr of that length.
-            match unsafe { sys::connect_nonblocking(fd.as_raw_fd(), (&raw const *to.storage).cast(), to.len) } {
-                result if result == -libc::EINPROGRESS => return None,
-                result => result,
-            }
-        }
-        Op::Connect { fd, .. } => sys::socket_error(fd.as_raw_fd()),
+        Op::Connect { fd, to } if attempt == Attempt::First => match sys::connect_nonblocking(fd, &to.storage) {
+            result if result == -libc::EINPROGRESS => return None,
+            result => result,
+        },
+        Op::Connect { fd, .. } => sys::socket_error(fd),
         // What is accepted at once would be lost with a completion that a cancel takes back.
         Op::Accept { .. } | Op::Readable { .. } if attempt == Attempt::First => return None,
-        Op::Accept { fd } => sys::accept_nonblocking(fd.as_raw_fd()),
+        Op::Accept { fd } => sys::accept_nonblocking(fd),
         Op::Readable { .. } => i32::from(libc::POLLIN),
         Op::FuseFetch { .. } => -libc::EOPNOTSUPP,
         Op::Read { .. } if attempt == Attempt::First => return None,
-        Op::Read { fd, into, .. } => {
-            // SAFETY: as for Recv.
-            unsafe { sys::read(fd.as_raw_fd(), into.address(), into.len()) }
-        }
-        Op::Write { fd, from, .. } => {
-            // SAFETY: the span is a part of a live buffer.
-            unsafe { sys::write(fd.as_raw_fd(), from.address(), from.len()) }
-        }
+        Op::Read { fd, into, .. } => sys::read(fd, into.bytes_mut()),
+        Op::Write { fd, from, .. } => sys::write(fd, from.bytes()),
         Op::WriteParts { .. } | Op::Flush { .. } | Op::Fallocate { .. } => return None,
     };
     (result != -libc::EAGAIN).then_some(result)
@@ -146,9 +126,7 @@ pub(super) fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
 
 /// Sends what the socket takes at once: bytes, or a negative errno.
 pub(super) fn try_send(fd: &Fd, message: &mut Message) -> i32 {
-    let header = message.prepare();
-    // SAFETY: the header was just built from pieces that the message owns.
-    unsafe { sys::sendmsg(fd.as_raw_fd(), header) }
+    sys::sendmsg(fd, message.parts())
 }
 
 fn interest(op: &Op) -> (RawFd, i16) {

@@ -30,8 +30,7 @@ impl FuseSlot {
         // SAFETY: the size is not zero.
         let memory = unsafe { std::alloc::alloc_zeroed(Self::layout()) };
         let Some(memory) = NonNull::new(memory) else { std::alloc::handle_alloc_error(Self::layout()) };
-        // SAFETY: both parts lie inside the allocation.
-        let part = |at: usize, len| libc::iovec { iov_base: unsafe { memory.as_ptr().add(at) }.cast(), iov_len: len };
+        let part = |at, len| libc::iovec { iov_base: memory.as_ptr().wrapping_add(at).cast(), iov_len: len };
         let parts = [part(SLOT_PAYLOAD_MAX, SLOT_HEADER), part(0, SLOT_PAYLOAD_MAX)];
         FuseSlot { memory, parts, queue, answers: None }
     }

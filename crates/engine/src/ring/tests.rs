@@ -4,7 +4,6 @@ use crate::sys;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use units::Duration;
 
@@ -124,7 +123,7 @@ fn tcp_streams_connect_send_and_receive() {
                 assert!(into.bytes().starts_with(b"head\x09\x09"));
             }
         }
-        assert!(sys::is_alive(client.as_raw_fd()));
+        assert!(sys::is_alive(&client));
 
         let recv = ring.push(Op::Recv { fd: server, into: pool.take(1).unwrap().span(0, 1), take: Take::Some }, 'r');
         ring.cancel(recv);
@@ -293,7 +292,7 @@ fn an_answer_leaves_before_the_acknowledgement() {
     let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     writer.set_nodelay(true).unwrap();
     let reader = fd(listener.accept().unwrap().0);
-    let left = || sys::received_bytes(reader.as_raw_fd());
+    let left = || sys::received_bytes(&reader);
     let recv =
         || Op::Recv { fd: reader.clone(), into: pool.take(4096).unwrap().span(0, 4096), take: Take::AnswerFirst };
     let (ask, asked) = std::sync::mpsc::channel::<(u32, usize)>();

@@ -182,7 +182,7 @@ impl Uring {
             // is nothing that anybody could use anyway.
             while len > 0 {
                 super::count(|calls| calls.sockets += 1);
-                match usize::try_from(sys::discard(fd.as_raw_fd(), len)) {
+                match usize::try_from(sys::discard(&fd, len)) {
                     Ok(n) if n > 0 => len -= n.min(len),
                     _ => break,
                 }
@@ -277,10 +277,10 @@ fn try_receive(
 }
 
 /// Copies the first bytes that a socket has received, and leaves them there. `None`: there is nothing.
-fn look_at(fd: &Fd, into: &Span, left: &mut Vec<(Fd, usize)>) -> Option<i32> {
+fn look_at(fd: &Fd, into: &mut Span, left: &mut Vec<(Fd, usize)>) -> Option<i32> {
     super::count(|calls| calls.sockets += 1);
-    // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
-    let result = unsafe { sys::peek(fd.as_raw_fd(), into.address(), into.len().min(FEW_BYTES)) };
+    let few = into.len().min(FEW_BYTES);
+    let result = sys::peek(fd, &mut into.bytes_mut()[..few]);
     left.extend(usize::try_from(result).ok().filter(|n| *n > 0).map(|n| (fd.clone(), n)));
     (result != -libc::EAGAIN).then_some(result)
 }
@@ -317,7 +317,9 @@ fn entry(op: &mut Op) -> squeue::Entry {
         Op::Fallocate { fd, offset, len, mode } => {
             opcode::Fallocate::new(raw(fd), *len).offset(*offset).mode(mode.flags()).build()
         }
-        Op::Connect { fd, to } => opcode::Connect::new(raw(fd), (&raw const *to.storage).cast(), to.len).build(),
+        Op::Connect { fd, to } => {
+            opcode::Connect::new(raw(fd), to.storage.as_ptr().cast(), to.storage.addr_len()).build()
+        }
         Op::Accept { fd } => opcode::AcceptMulti::new(raw(fd)).flags(libc::SOCK_CLOEXEC).build(),
         Op::Recv { fd, into, take } => {
             let flags = if *take == Take::Whole { libc::MSG_WAITALL } else { 0 };

@@ -1,7 +1,7 @@
 //! A node in a process of its own, which can be killed: this test program, called once more. Its application does what
 //! the other end of its standard input says.
 
-use config::{LoadOptions, Memory, ThisHost};
+use config::{LoadOptions, Memory, Standing, ThisHost};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -129,12 +129,12 @@ pub(crate) fn be_a_node(arguments: &str) {
     let (name, dir) = arguments.split_once(' ').unwrap();
     let text = std::fs::read_to_string(Path::new(dir).join("conf")).unwrap();
     let config = config::load_text(&Memory::default(), Path::new("test"), &text, &LoadOptions::default()).unwrap();
+    let resource = config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap();
     let options = Options {
-        resource: config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap(),
-        config_file: "test".into(),
+        standing: Standing::up(&resource),
+        resource,
+        helper: None,
         run_dir: run_dir(Path::new(dir), name),
-        bring_up: true,
-        show: String::new(),
         keeper: None,
     };
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());

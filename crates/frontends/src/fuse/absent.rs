@@ -1,9 +1,15 @@
-//! Answers for a process that is gone, given by the keeper until the next one goes on: who looks at files, doors and
-//! the file system is answered, and nothing waits but what reads or writes data, or wants to open a device.
+//! Answers for a process that is gone, or does not work, given by the keeper until the next one goes on, or that one
+//! does: who looks at files, doors and the file system is answered, and nothing waits but what reads or writes data, or
+//! wants to open a device.
 //!
 //! What has to wait is read as well, as who looks is behind it in the kernel's queue. Either the kernel hands it out
 //! once more to the next process ([`super::resend`]), then nothing of it is kept; or it stays in the ledger.
 //! Nothing is refused that the next process would do.
+//!
+//! A process that was stopped may work again at any time, and reads then as well. Each message goes to one of the two.
+//! What the keeper cannot answer it counts, after it has read it ([`Facts::aside`]); the process answers what it has
+//! itself, and then has the kernel hand out the rest once more. The keeper never does that beside it: the process would
+//! get once more what it has.
 //!
 //! Whoever asks for a door is answered if all that he does is look. Who opens it waits, and may be killed.
 //!
@@ -18,7 +24,7 @@ use super::{MESSAGE_MAX, WRITE_HEADER, resend};
 use crate::sys::{read_parts, write_message};
 use crate::{BlockSizes, Errno};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Messages taken at a time.
@@ -46,11 +52,21 @@ pub struct Absent {
 #[derive(Debug)]
 pub struct Means<'a> {
     /// The connection; reading it must not block.
-    pub connection: RawFd,
+    pub connection: BorrowedFd<'a>,
     /// What the process has said.
     pub facts: &'a Facts,
-    /// What it has not answered, if the kernel does not hand it out again.
+    /// What was read and not answered, if the kernel does not hand it out again: by the process, or beside it by the
+    /// keeper.
     pub ledger: Option<&'a mut Ledger>,
+    /// The process is there, and has stopped with this turn. Nothing more is read when there is another one.
+    pub beside: Option<u64>,
+}
+
+impl Means<'_> {
+    /// The process works again.
+    fn is_over(&self) -> bool {
+        self.beside.is_some_and(|turn| self.facts.turns() != turn)
+    }
 }
 
 /// Somebody at a door.
@@ -89,11 +105,12 @@ impl Default for Absent {
 }
 
 impl Absent {
-    /// The process is gone: what it has read and not answered is answered, as far as it can be.
+    /// The process is gone: what it has read and not answered is answered, as far as it can be, and what was left to it
+    /// in `left`.
     ///
     /// # Errors
     /// If it cannot be had.
-    pub fn begin(&mut self, means: &mut Means<'_>) -> io::Result<()> {
+    pub fn begin(&mut self, means: &mut Means<'_>, left: Option<&Ledger>) -> io::Result<()> {
         self.waiting.clear();
         let Some(ledger) = &mut means.ledger else {
             return match write_message(means.connection, &[IoSlice::new(&resend())]) {
@@ -102,19 +119,46 @@ impl Absent {
             };
         };
         ledger.unanswered(&mut self.unanswered)?;
+        if let Some(left) = left {
+            left.leave_all();
+            // What there is no room for the next process finds there.
+            ledger.adopt(left, |entry| self.unanswered.push(entry));
+        }
         while let Some(entry) = self.unanswered.pop() {
             self.handle_entry(means, entry);
         }
         Ok(())
     }
 
+    /// The process is there, and does not work.
+    ///
+    /// # Errors
+    /// If there is no place for what cannot be answered.
+    pub fn begin_beside(&mut self, means: &mut Means<'_>) -> io::Result<()> {
+        self.waiting.clear();
+        means.ledger.as_mut().map_or(Ok(()), |ledger| ledger.reclaim(&mut self.unanswered))
+    }
+
+    /// The process works again, and gets the questions of those at the doors.
+    pub fn end_beside(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Answers what there is to read. False: the file system is gone.
     pub fn pump(&mut self, means: &mut Means<'_>) -> bool {
         for _ in 0..BATCH {
+            if means.is_over() {
+                return true;
+            }
             let read = match &mut means.ledger {
                 Some(ledger) => match ledger.read(means.connection) {
                     Some(Ok(entry)) => {
-                        self.handle_entry(means, entry);
+                        let opcode = u32_at(ledger.message(entry).0, 4);
+                        let answered = self.handle_entry(means, entry);
+                        if let (Some(ledger), false, Some(_)) = (&mut means.ledger, answered, means.beside) {
+                            ledger.leave(entry);
+                        }
+                        self.count(means, answered, opcode);
                         continue;
                     }
                     Some(Err(e)) => e,
@@ -123,13 +167,23 @@ impl Absent {
                 None => read_parts(means.connection, &mut [IoSliceMut::new(&mut self.message)]),
             };
             match read {
-                n if n > 0 => _ = self.handle(means, n as usize, None),
+                n if n > 0 => {
+                    let answered = self.handle(means, n as usize, None);
+                    self.count(means, answered, u32_at(&self.message, 4));
+                }
                 // Taken back while it was read.
                 n if n == -libc::ENOENT || n == -libc::EINTR => {}
                 n => return n != -libc::ENODEV,
             }
         }
         true
+    }
+
+    /// A process that is there has to know what was not answered, and of a last close.
+    fn count(&self, means: &Means<'_>, answered: bool, opcode: u32) {
+        if means.beside.is_some() && (!answered || opcode == opcode::RELEASE) {
+            means.facts.put_aside();
+        }
     }
 
     /// How soon to look at those at the doors again.
@@ -158,21 +212,21 @@ impl Absent {
         }
     }
 
-    /// A message in the ledger, which stays there if it has to wait.
-    fn handle_entry(&mut self, means: &mut Means<'_>, entry: usize) {
-        let Some(ledger) = &mut means.ledger else { return };
+    /// A message in the ledger, which stays there if it has to wait: then it is false.
+    fn handle_entry(&mut self, means: &mut Means<'_>, entry: usize) -> bool {
+        let Some(ledger) = &mut means.ledger else { return true };
         let (header, rest) = ledger.message(entry);
         if u32_at(header, 4) == opcode::WRITE {
-            return;
+            return false;
         }
         let n = (u32_at(header, 0) as usize).min(WRITE_HEADER + rest.len());
         self.message[..WRITE_HEADER].copy_from_slice(header);
         self.message[WRITE_HEADER..WRITE_HEADER + rest.len()].copy_from_slice(rest);
-        if self.handle(means, n, Some(entry))
-            && let Some(ledger) = &mut means.ledger
-        {
+        let answered = self.handle(means, n, Some(entry));
+        if let Some(ledger) = means.ledger.as_mut().filter(|_| answered) {
             ledger.forget(entry);
         }
+        answered
     }
 
     /// False: it has to wait.
@@ -243,14 +297,16 @@ impl Absent {
 
     fn over(&mut self, means: &mut Means<'_>, at: usize) {
         let waiting = self.waiting.swap_remove(at);
-        if let (Some(ledger), Some(entry)) = (&mut means.ledger, waiting.entry) {
-            ledger.forget(entry);
+        match (&mut means.ledger, waiting.entry) {
+            (Some(ledger), Some(entry)) if means.beside.is_some() => ledger.withdraw(entry),
+            (Some(ledger), Some(entry)) => ledger.forget(entry),
+            _ => {}
         }
     }
 }
 
 /// Sends what is in `out`, which begins with room for the header.
-fn send(connection: RawFd, unique: u64, error: Option<Errno>, out: &mut Vec<u8>) {
+fn send(connection: BorrowedFd<'_>, unique: u64, error: Option<Errno>, out: &mut Vec<u8>) {
     if error.is_some() {
         out.truncate(OUT_HEADER);
     }

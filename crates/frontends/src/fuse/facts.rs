@@ -2,6 +2,9 @@
 //! keeper answers those who only look when the process is gone ([`absent`](super::absent)).
 //!
 //! Each fact is one word, so that a process that is killed between two of them leaves none in halves.
+//!
+//! Two more words are about a process that is there and does not work, as it was stopped or hangs: it counts its turns,
+//! and the keeper what it has read beside it and could not answer. Both only grow, and each has one writer.
 
 use super::abi::ROOT;
 use super::door::Door;
@@ -12,14 +15,16 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 const LAYOUT: &[u8; 16] = b"urbd facts 1\n\0\0\0";
 /// In words: the layout's name, how many volumes, whom the files belong to, whether there is a ledger, how long the
-/// secret is; then the secret.
+/// secret is; then the secret. The last two: how many turns, and how much was put aside.
 const COUNT: usize = 2;
 const OWNER: usize = 3;
 const LEDGER: usize = 4;
 const SECRET_LEN: usize = 5;
 const SECRET: usize = 6 * 8;
-const SECRET_MAX: usize = 512 - SECRET;
+const SECRET_MAX: usize = 512 - 2 * 8 - SECRET;
 const VOLUMES: usize = 512 / 8;
+const TURNS: usize = VOLUMES - 2;
+const ASIDE: usize = VOLUMES - 1;
 /// Words of each volume, and which they are.
 const EACH: usize = 4;
 const NUMBER: usize = 0;
@@ -108,6 +113,29 @@ impl Facts {
         self.set(VOLUMES + EACH * at + CLEAN, u64::from(clean));
     }
 
+    /// The process that serves the files is at work, and asks for what was put aside ([`Facts::aside`]). One of an
+    /// older version never says so.
+    pub fn count_turn(&self) {
+        self.set(TURNS, self.get(TURNS) + 1);
+    }
+
+    /// How often it was. 0: it does not say so.
+    pub(crate) fn turns(&self) -> u64 {
+        self.get(TURNS)
+    }
+
+    /// The keeper has read something beside the process that it cannot answer, or that concerns the process. To be
+    /// called when it was read.
+    pub(super) fn put_aside(&self) {
+        self.set(ASIDE, self.get(ASIDE) + 1);
+    }
+
+    /// How much that was.
+    #[must_use]
+    pub fn aside(&self) -> u64 {
+        self.get(ASIDE)
+    }
+
     /// Is what was not answered in a ledger?
     #[must_use]
     pub fn uses_ledger(&self) -> bool {
@@ -120,7 +148,7 @@ impl Facts {
     }
 
     /// Leaves the memory to others.
-    pub(crate) fn unmap(self) {
+    pub fn unmap(self) {
         self.0.unmap();
     }
 
@@ -195,11 +223,17 @@ mod tests {
         assert!(next.of_node(ROOT).is_none() && next.of_volume(1).is_none());
         facts.set_door(1, None);
         assert_eq!(next.of_volume(7).unwrap().door, None, "it is the same memory");
+        assert_eq!((next.turns(), next.aside()), (0, 0));
+        facts.count_turn();
+        next.put_aside();
+        assert_eq!((next.turns(), facts.aside()), (1, 1));
     }
 
     #[test]
     fn what_is_none_is_refused() {
-        assert!(Facts::new(&[], (0, 0), &"x".repeat(600), false).is_err());
+        assert!(Facts::new(&[], (0, 0), &"x".repeat(SECRET_MAX + 1), false).is_err());
+        let longest = Facts::new(&[], (0, 0), &"x".repeat(SECRET_MAX), false).unwrap();
+        assert_eq!((longest.turns(), longest.aside()), (0, 0));
         for len in [4096, 8192] {
             let other = Shared::create(len).unwrap().descriptor().try_clone_to_owned().unwrap();
             assert!(Facts::inherit(other).is_err_and(|e| e.to_string().contains("another version")));

@@ -1,12 +1,15 @@
 //! Mounts of a process that the service manager keeps in a mount namespace of its own: they belong where everybody sees
 //! them.
-#![allow(unsafe_code)] // System calls that the standard library does not have.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::sys;
 
 /// Names the namespace, as `/proc/1/ns/mnt`; the service unit sets it.
 const NAMESPACE: &str = "URBD_MOUNTS_IN";
@@ -31,9 +34,10 @@ fn within_namespace<T: Send>(namespace: Option<OsString>, act: impl FnOnce() -> 
 fn enter(namespace: &OsStr) -> io::Result<()> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("entering {}: {e}", namespace.display()));
     let file = File::open(namespace).map_err(named)?;
-    // SAFETY: both calls take numbers. The thread's root and directory are its own from then on, as setns demands.
-    let done = unsafe { libc::unshare(libc::CLONE_FS) == 0 && libc::setns(file.as_raw_fd(), libc::CLONE_NEWNS) == 0 };
-    if done { Ok(()) } else { Err(named(io::Error::last_os_error())) }
+    // The thread's root and directory are its own from then on, as setns demands.
+    sys::own_directories().map_err(named)?;
+    let entered = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount));
+    entered.map_err(|e| named(e.into()))
 }
 
 #[cfg(test)]

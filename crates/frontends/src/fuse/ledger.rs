@@ -8,8 +8,13 @@
 //! the end of its entry leaves a request that is carried out twice, before anything newer is read; its second answer is
 //! refused.
 //!
-//! Layout: `ENTRIES` entries of `ENTRY` bytes (the message's first `WRITE_HEADER` bytes, then where the rest is),
-//! the first of which names the layout; then the rest of the messages, in pieces of `PIECE` bytes.
+//! What a keeper reads beside a process that does not work goes to a ledger of the keeper's own: the process may go
+//! on with its own at any time. An entry with a message that the keeper cannot answer is marked as left. The process
+//! copies it to its own ledger, and then marks it as taken; only the keeper makes it an empty one. Of two entries with
+//! the same message, one in each ledger, the process's counts: it was killed between the two.
+//!
+//! Layout: `ENTRIES` entries of `ENTRY` bytes (the message's first `WRITE_HEADER` bytes, then where the rest is, and
+//! the mark), the first of which names the layout; then the rest of the messages, in pieces of `PIECE` bytes.
 
 use super::{PAYLOAD_MAX, WRITE_HEADER};
 use crate::shared::Shared;
@@ -17,12 +22,16 @@ use crate::sys;
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 pub(super) const ENTRIES: usize = 1024;
 const ENTRY: usize = 128;
 const PIECE: usize = 512;
+/// Where in an entry the mark is, and which there are; 0 is none.
+const MARK: usize = 88;
+const LEFT: u64 = 1;
+const TAKEN: u64 = 2;
 /// Room for payloads: what is under way, and one more of any length.
 const ROOM: usize = (3 << 20) + PAYLOAD_MAX;
 const AREA: usize = ENTRIES * ENTRY;
@@ -40,6 +49,8 @@ pub struct Ledger {
     /// Prepared for the next message.
     reading: Option<usize>,
     by_tag: HashMap<u64, usize>,
+    /// The keeper's own, for a process.
+    keepers: Option<Box<Ledger>>,
 }
 
 impl Ledger {
@@ -61,7 +72,21 @@ impl Ledger {
             free: (1..ENTRIES).rev().collect(),
             reading: None,
             by_tag: HashMap::with_capacity(ENTRIES),
+            keepers: None,
         }
+    }
+
+    /// The same, with the keeper's own.
+    #[must_use]
+    pub fn with_keepers(mut self, keepers: Ledger) -> Ledger {
+        self.keepers = Some(Box::new(keepers));
+        self
+    }
+
+    /// The keeper's own.
+    #[must_use]
+    pub fn keepers(&self) -> Option<&Ledger> {
+        self.keepers.as_deref()
     }
 
     /// What another process has left; [`Ledger::unanswered`] says what is in there.
@@ -126,7 +151,7 @@ impl Ledger {
     }
 
     /// Reads a message, if there is room for any: its entry, or what the kernel says.
-    pub fn read(&mut self, fd: RawFd) -> Option<Result<usize, i32>> {
+    pub fn read(&mut self, fd: BorrowedFd<'_>) -> Option<Result<usize, i32>> {
         let entry = self.prepare()?;
         let start = self.u32(entry, WRITE_HEADER) as usize;
         let at = entry * ENTRY;
@@ -174,6 +199,92 @@ impl Ledger {
             self.ranges.retain(|other| *other != range);
         }
         self.free.push(entry);
+    }
+
+    /// The same of a keeper's own ledger, whose entries with the mark of taken ones are empty from here on.
+    ///
+    /// # Errors
+    /// If it is not what it should be.
+    pub fn reclaim(&mut self, found: &mut Vec<usize>) -> io::Result<()> {
+        for entry in 1..ENTRIES {
+            if self.mark(entry).load(Ordering::Acquire) == TAKEN {
+                self.clear(entry);
+                self.mark(entry).store(0, Ordering::Release);
+            }
+        }
+        self.unanswered(found)
+    }
+
+    /// The keeper leaves the message in its ledger to the process.
+    pub fn leave(&mut self, entry: usize) {
+        self.mark(entry).store(LEFT, Ordering::Release);
+    }
+
+    /// It has answered it, after all.
+    pub fn withdraw(&mut self, entry: usize) {
+        if self.mark(entry).compare_exchange(LEFT, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.forget(entry);
+        }
+    }
+
+    /// The keeper does not read any more, or was killed: whatever is in its ledger is left.
+    pub fn leave_all(&self) {
+        let there = (1..ENTRIES).filter(|entry| self.u32(*entry, 0) != 0);
+        there.for_each(|entry| _ = self.mark(entry).compare_exchange(0, LEFT, Ordering::AcqRel, Ordering::Acquire));
+    }
+
+    /// Takes what the keeper has left in its ledger: the entries here are put into `found`. False: there is no room for
+    /// all of it.
+    pub fn adopt(&mut self, other: &Ledger, mut found: impl FnMut(usize)) -> bool {
+        let is_left = |from: &usize| other.mark(*from).load(Ordering::Acquire) == LEFT;
+        // All of those first: when one is answered here it is not known any more that it is the same.
+        for from in (1..ENTRIES).filter(is_left).filter(|from| self.has(other.unique(*from))) {
+            other.mark(from).store(TAKEN, Ordering::Release);
+        }
+        for from in (1..ENTRIES).filter(is_left) {
+            let Some(entry) = self.prepare() else { return false };
+            self.copy(entry, other.message(from));
+            match other.mark(from).compare_exchange(LEFT, TAKEN, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => found(entry),
+                Err(_) => self.forget(entry),
+            }
+        }
+        true
+    }
+
+    /// The same of the keeper's ledger that this process knows.
+    pub fn adopt_left(&mut self, found: impl FnMut(usize)) -> bool {
+        let keepers = self.keepers.take();
+        let all = keepers.as_ref().is_none_or(|keepers| self.adopt(keepers, found));
+        self.keepers = keepers;
+        all
+    }
+
+    /// Fills a prepared entry, its length last.
+    fn copy(&mut self, entry: usize, (header, rest): (&[u8; WRITE_HEADER], &[u8])) {
+        let (at, start) = (entry * ENTRY, self.u32(entry, WRITE_HEADER) as usize);
+        self.memory.bytes_mut(AREA + start..AREA + start + rest.len()).copy_from_slice(rest);
+        for part in [4..WRITE_HEADER, 0..4] {
+            compiler_fence(Ordering::SeqCst);
+            self.memory.bytes_mut(at + part.start..at + part.end).copy_from_slice(&header[part]);
+        }
+        compiler_fence(Ordering::SeqCst);
+        self.reading = None;
+        self.take(entry, start..start + rest.len().next_multiple_of(PIECE));
+    }
+
+    /// Is the message with this number in one of the entries?
+    fn has(&self, unique: u64) -> bool {
+        (1..ENTRIES).any(|entry| self.u32(entry, 0) != 0 && self.unique(entry) == unique)
+    }
+
+    fn unique(&self, entry: usize) -> u64 {
+        let at = entry * ENTRY + 8;
+        u64::from_ne_bytes(*self.memory.bytes(at..at + 8).first_chunk().expect("eight bytes"))
+    }
+
+    fn mark(&self, entry: usize) -> &AtomicU64 {
+        self.memory.word((entry * ENTRY + MARK) / size_of::<AtomicU64>())
     }
 
     /// An empty entry with room for the longest message.
@@ -231,7 +342,7 @@ fn wrong(what: &str) -> io::Error {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
     /// A message that says how long it is, as the kernel's do.
@@ -252,7 +363,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(message).unwrap();
         std::io::Seek::rewind(&mut file).unwrap();
-        ledger.read(file.as_raw_fd()).unwrap().unwrap()
+        ledger.read(file.as_fd()).unwrap().unwrap()
     }
 
     #[test]
@@ -268,7 +379,7 @@ mod tests {
         // Prepared for one more, which does not come.
         let (nobody, silent) = UnixDatagram::pair().unwrap();
         silent.set_nonblocking(true).unwrap();
-        assert_eq!(ledger.read(silent.as_raw_fd()), Some(Err(-libc::EAGAIN)));
+        assert_eq!(ledger.read(silent.as_fd()), Some(Err(-libc::EAGAIN)));
         drop(nobody);
         let left = ledger.descriptor().as_fd().try_clone_to_owned().unwrap();
         drop(ledger);
@@ -289,6 +400,74 @@ mod tests {
         unanswered.into_iter().for_each(|entry| next.forget(entry));
         let again = next.descriptor().as_fd().try_clone_to_owned().unwrap();
         assert!(inherit(again).unwrap().1.is_empty());
+    }
+
+    /// Two processes' views of the same memory.
+    fn twice(ledger: &Ledger) -> Ledger {
+        Ledger::inherit(ledger.descriptor().try_clone_to_owned().unwrap()).unwrap()
+    }
+
+    fn adopted(ledger: &mut Ledger, left: &Ledger) -> Vec<u64> {
+        let mut entries = Vec::new();
+        assert!(ledger.adopt(left, |entry| entries.push(entry)));
+        let mut uniques: Vec<u64> = entries.into_iter().map(|entry| ledger.unique(entry)).collect();
+        uniques.sort_unstable();
+        uniques
+    }
+
+    #[test]
+    fn what_a_keeper_leaves_the_process_has_once() {
+        let (mut own, mut keepers) = (Ledger::new().unwrap(), Ledger::new().unwrap());
+        let left = twice(&keepers);
+        let long = WRITE_HEADER + 5000;
+        let entries: Vec<usize> = (1..=5).map(|tag| read(&mut keepers, &message(long, tag))).collect();
+        assert!(adopted(&mut own, &left).is_empty(), "the keeper may still answer them");
+        entries[..4].iter().for_each(|entry| keepers.leave(*entry));
+        keepers.withdraw(entries[0]);
+        assert_eq!(adopted(&mut own, &left), [2, 3, 4]);
+        // The keeper cannot take back what the process has.
+        keepers.withdraw(entries[1]);
+        assert_eq!(keepers.unique(entries[1]), 2);
+        assert!(adopted(&mut own, &left).is_empty());
+        // It was killed before it said what it does with the last one.
+        left.leave_all();
+        assert_eq!(adopted(&mut own, &left), [5]);
+        // All of it is there with all that it says, and the keeper's entries are empty the next time.
+        let (_, found) = inherit(own.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let whole = |entry: &usize| own.message(*entry).1 == &message(long, own.unique(*entry))[WRITE_HEADER..];
+        assert!(found.len() == 4 && found.iter().all(whole));
+        let mut found = vec![0];
+        keepers.reclaim(&mut found).unwrap();
+        assert!(found.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_killed_while_it_takes_it_leaves_it_once() {
+        let (mut own, mut keepers) = (Ledger::new().unwrap(), Ledger::new().unwrap());
+        read(&mut own, &message(WRITE_HEADER + 700, 7));
+        for tag in [7, 8] {
+            let entry = read(&mut keepers, &message(WRITE_HEADER + 700, tag));
+            keepers.leave(entry);
+        }
+        let (mut next, unanswered) = inherit(own.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((unanswered.len(), adopted(&mut next, &keepers)), (1, vec![8]));
+        assert!(adopted(&mut next, &keepers).is_empty());
+    }
+
+    #[test]
+    fn what_has_no_room_stays_with_the_keeper() {
+        let (mut own, mut keepers) = (Ledger::new().unwrap(), Ledger::new().unwrap());
+        for tag in [77, 1] {
+            let entry = read(&mut keepers, &message(WRITE_HEADER, tag));
+            keepers.leave(entry);
+        }
+        let mut filled = Vec::new();
+        while !own.is_full() {
+            filled.push(read(&mut own, &message(WRITE_HEADER + PAYLOAD_MAX, filled.len() as u64 + 1)));
+        }
+        assert!(!own.adopt(&keepers, |_| panic!("no room")));
+        own.forget(filled[0]);
+        assert_eq!(adopted(&mut own, &keepers), [77], "the first one of its own was in both, and has been carried out");
     }
 
     #[test]
@@ -317,7 +496,8 @@ mod tests {
             ledger.name(entry, tag);
         }
         assert_eq!(ledger.by_tag.len(), ROOM / PAYLOAD_MAX);
-        assert!(ledger.read(-1).is_none(), "nothing is asked of the kernel");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(ledger.read(null.as_fd()).is_none(), "nothing is asked of the kernel");
         ledger.answered(2);
         assert!(!ledger.is_full());
         read(&mut ledger, &message(WRITE_HEADER + PAYLOAD_MAX, 100));

@@ -1,7 +1,8 @@
 //! Mounting and unmounting.
-#![allow(unsafe_code)] // System calls that the standard library does not have.
 
 use super::host;
+use crate::sys::user_and_group;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
@@ -22,7 +23,7 @@ const FS_TYPE: &str = "fuse.urbd";
 /// directory, if there is no `/dev/fuse`, or with what `fusermount3` said.
 pub fn mount(path: &Path) -> io::Result<OwnedFd> {
     let path = path.canonicalize()?;
-    match mount_directly(&path, libc::MS_NODEV) {
+    match mount_directly(&path, MountFlags::NODEV) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => mount_by_helper(&path),
         result => result,
     }
@@ -30,18 +31,14 @@ pub fn mount(path: &Path) -> io::Result<OwnedFd> {
 
 /// As [`mount`], with `mount(2)` only, and so that device nodes in it can be opened.
 pub fn mount_with_devices(path: &Path) -> io::Result<OwnedFd> {
-    mount_directly(&path.canonicalize()?, 0)
+    mount_directly(&path.canonicalize()?, MountFlags::empty())
 }
 
 /// Takes the file system away from `path`, at once even when files on it are open. Unmounting what is not mounted is an
 /// error (`EINVAL`).
 pub fn unmount(path: &Path) -> io::Result<()> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path is a valid C string for the length of the call.
-    let result = || match unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    let result = || Ok(rustix::mount::unmount(path, flags)?);
     let Err(error) = host::within(result) else { return Ok(()) };
     if error.raw_os_error() != Some(libc::EPERM) {
         return Err(error);
@@ -86,21 +83,13 @@ fn mount_point(line: &str) -> Option<PathBuf> {
 }
 
 /// `and`: flags of the mount, besides that set-user-id programs have no effect there.
-fn mount_directly(path: &Path, and: libc::c_ulong) -> io::Result<OwnedFd> {
+fn mount_directly(path: &Path, and: MountFlags) -> io::Result<OwnedFd> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")?;
-    // SAFETY: these calls have no arguments and cannot fail.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let fd = device.as_raw_fd();
+    let (fd, (uid, gid)) = (device.as_raw_fd(), user_and_group());
     let options = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
-    let (source, fs_type, options) = (CString::new("urbd")?, CString::new(FS_TYPE)?, CString::new(options)?);
-    let target = CString::new(path.as_os_str().as_bytes())?;
-    let flags = libc::MS_NOSUID | and;
-    host::within(|| {
-        // SAFETY: all four are valid C strings for the length of the call.
-        let result =
-            unsafe { libc::mount(source.as_ptr(), target.as_ptr(), fs_type.as_ptr(), flags, options.as_ptr().cast()) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    })?;
+    let options = CString::new(options)?;
+    let flags = MountFlags::NOSUID | and;
+    host::within(|| Ok(rustix::mount::mount("urbd", path, FS_TYPE, flags, options.as_c_str())?))?;
     Ok(device.into())
 }
 

@@ -160,6 +160,17 @@ impl Session {
         self.exports.iter_mut().find(|export| export.id == id)
     }
 
+    /// A volume has come.
+    pub fn add_export(&mut self, export: Export) {
+        self.exports.push(export);
+    }
+
+    /// A volume is gone: its file and its door are nobody's.
+    pub fn remove_export(&mut self, id: u32) {
+        self.exports.retain(|export| export.id != id);
+        self.set_door(id, None);
+    }
+
     /// Handles one complete message. `out` is appended to.
     pub fn parse(&mut self, message: &[u8], out: &mut Vec<u8>) -> Event {
         let Some(message) = Message::parse(message) else { return Event::None };

@@ -1,10 +1,11 @@
 //! The keeper's process.
 
 use super::answering::Answering;
-use super::{FACTS, Heard, Kind, PATIENCE, Place, Word, hear, message};
+use super::{FACTS, Heard, Kind, PATIENCE, Place, TOLD, Word, hear, message, text};
+use crate::shared::Shared;
 use crate::sys;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -29,12 +30,13 @@ pub fn serve(listener: &UnixListener) -> io::Result<()> {
         held: Vec::with_capacity(64),
         watchers: Vec::with_capacity(2 * WATCHERS),
         answering: Answering::default(),
+        told: None,
     };
     let mut looked = Instant::now();
     loop {
-        let ready = serving.wait(listener.as_raw_fd());
+        let ready = serving.wait(listener.as_fd());
         serving.forget_watchers();
-        serving.answering.go_on(&serving.held);
+        serving.answer();
         if !ready {
             if serving.watchers.is_empty() && looked.elapsed() >= IDLE {
                 looked = Instant::now();
@@ -77,6 +79,8 @@ struct Serving {
     held: Vec<(Place, OwnedFd)>,
     watchers: Vec<UnixStream>,
     answering: Answering,
+    /// The text that it has, locked.
+    told: Option<Shared>,
 }
 
 enum Next {
@@ -87,14 +91,10 @@ enum Next {
 
 impl Serving {
     /// Waits for an order, the end of a watcher, or something to answer. Is there an order?
-    fn wait(&self, listener: RawFd) -> bool {
-        let mut fds = [-1; 2 + WATCHERS];
-        fds[0] = listener;
-        fds[1] = self.answering.awaits(&self.held).unwrap_or(-1);
-        for (fd, watcher) in fds[2..].iter_mut().zip(&self.watchers) {
-            *fd = watcher.as_raw_fd();
-        }
-        sys::wait_for_any(&fds, self.answering.look_in().unwrap_or(IDLE))
+    fn wait(&self, listener: BorrowedFd<'_>) -> bool {
+        let connection = self.answering.awaits(&self.held, !self.watchers.is_empty());
+        let others = connection.into_iter().chain(self.watchers.iter().map(AsFd::as_fd));
+        sys::wait_for_any(listener, others, self.answering.look_in().unwrap_or(IDLE))
     }
 
     /// If the last one is gone no process is there any more.
@@ -104,6 +104,13 @@ impl Serving {
             if self.watchers.is_empty() {
                 self.answering.begin(&self.held);
             }
+        }
+    }
+
+    /// Answers in the place of a process that does not. One that is there has to know when something was put aside.
+    fn answer(&mut self) {
+        if self.answering.go_on(&self.held, !self.watchers.is_empty()) {
+            self.watchers.iter().for_each(sys::wake);
         }
     }
 
@@ -142,6 +149,10 @@ impl Serving {
             None => descriptor,
         };
         self.answering.learn(place, descriptor.as_fd());
+        if place == TOLD {
+            let before = std::mem::replace(&mut self.told, text::hold(descriptor.as_fd()));
+            before.into_iter().for_each(Shared::unmap);
+        }
         match self.held.binary_search_by_key(&place, |(place, _)| *place) {
             Ok(at) => self.held[at].1 = descriptor,
             Err(at) => self.held.insert(at, (place, descriptor)),
@@ -151,6 +162,9 @@ impl Serving {
 
     fn release(&mut self, place: Place) {
         self.answering.forget(place);
+        if place == TOLD {
+            self.told.take().into_iter().for_each(Shared::unmap);
+        }
         self.held.retain(|(other, _)| *other != place);
     }
 }
@@ -161,7 +175,7 @@ fn transient(error: &io::Error) -> bool {
 
 /// Is the other end there? It never says anything.
 pub(super) fn is_open(socket: &UnixStream) -> bool {
-    !sys::wait_for(socket.as_raw_fd(), Duration::ZERO)
+    !sys::wait_for(socket, Duration::ZERO)
 }
 
 fn path_of(listener: &UnixListener) -> Option<PathBuf> {

@@ -13,11 +13,11 @@
 //! back by `fsync` and before detaching. When the holder has let go ([`Kept::let_go`]) the device is the applications'
 //! alone, and gone with the last of them; until then it can be held again ([`keep_again`]).
 
-use super::{Background, LoopDevice, Options, close_all_but, eventfd, own_descriptors, set_read_only};
+use super::{Background, Bell, LoopDevice, Options, eventfd, set_read_only};
 use crate::keeper::{Keeper, Place};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -61,18 +61,17 @@ pub fn keep_through(
 ) -> io::Result<Background<Kept>> {
     let event = eventfd()?;
     let (sender, receiver) = channel();
-    let through: Vec<RawFd> = through.iter().map(AsRawFd::as_raw_fd).collect();
-    let bell = event.as_raw_fd();
-    let open: Vec<RawFd> = through.iter().copied().chain([bell]).collect();
-    start(&open, move || {
-        let attached = attach(&file, &through, options, wanted);
+    let open: Vec<BorrowedFd<'_>> = through.iter().copied().chain([event.as_fd()]).collect();
+    start(&open, move |mut open| {
+        let bell = open.pop().map(|event| Bell(event.into()));
+        let attached = attach(&file, open, options, wanted);
         let (orders, received) = channel();
         let (result, node) = match attached {
             Ok((device, node)) => (Ok(Kept { device, orders }), Some((device, node))),
             Err(e) => (Err(e), None),
         };
         let _ = sender.send(result);
-        ring(bell);
+        drop(bell);
         if let Some((device, node)) = node {
             wait(device, node, &received, None);
         }
@@ -87,12 +86,12 @@ pub fn keep_through(
 pub fn keep_again(device: LoopDevice, name: String) -> io::Result<Background<Option<Kept>>> {
     let event = eventfd()?;
     let (sender, receiver) = channel();
-    let bell = event.as_raw_fd();
-    start(&[bell], move || {
+    start(&[event.as_fd()], move |mut open| {
+        let bell = open.pop().map(|event| Bell(event.into()));
         let (orders, received) = channel();
         let node = device.open(true).ok().filter(|_| device.stands_on(&name));
         let _ = sender.send(Ok(node.is_some().then_some(Kept { device, orders })));
-        ring(bell);
+        drop(bell);
         if let Some(node) = node {
             wait(device, node, &received, None);
         }
@@ -108,11 +107,10 @@ pub fn take_over(node: OwnedFd, second: Second) -> io::Result<Kept> {
     let node = File::from(node);
     let device = LoopDevice::of(&node)?;
     let (orders, received) = channel();
-    let own = node.as_raw_fd();
-    start(&[own], move || {
-        // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
-        let node = unsafe { File::from_raw_fd(own) };
-        wait(device, node, &received, Some(second));
+    start(&[node.as_fd()], move |mut open| {
+        if let Some(node) = open.pop() {
+            wait(device, node.into(), &received, Some(second));
+        }
     })?;
     Ok(Kept { device, orders })
 }
@@ -170,39 +168,20 @@ impl Kept {
     }
 }
 
-/// Runs `work` on a thread with a descriptor table of its own, in which only `open` and the standard ones are open.
-fn start(open: &[RawFd], work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let open = open.to_vec();
-    let (ready, is_ready) = channel();
+/// Runs `work` on a holder's thread, with these of this process's descriptors.
+fn start(open: &[BorrowedFd<'_>], work: impl FnOnce(Vec<OwnedFd>) + Send + 'static) -> io::Result<()> {
     // What it locks into memory is small: it does next to nothing.
-    let thread = std::thread::Builder::new().name("urbd-holder".into()).stack_size(128 << 10);
-    thread.spawn(move || {
-        let own_table = own_descriptors().and_then(|()| close_all_but(&open));
-        let failed = own_table.as_ref().err().and_then(io::Error::raw_os_error);
-        // From here on the numbers are those of this thread's own table.
-        let _ = ready.send(failed);
-        if own_table.is_ok() {
-            work();
-        }
-    })?;
-    match is_ready.recv() {
-        Ok(None) => Ok(()),
-        Ok(Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
-        Err(_) => Err(io::Error::other("the holder of the loop device did not start")),
-    }
+    super::start(std::thread::Builder::new().name("urbd-holder".into()).stack_size(128 << 10), open, work)
 }
 
 fn attach(
     file: &Path,
-    through: &[RawFd],
+    through: Vec<OwnedFd>,
     options: Options,
     wanted: Option<LoopDevice>,
 ) -> io::Result<(LoopDevice, File)> {
     let backing = OpenOptions::new().read(true).write(!options.read_only).open(file);
-    for number in through {
-        // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
-        drop(unsafe { OwnedFd::from_raw_fd(*number) });
-    }
+    drop(through);
     super::attach_open(&backing?, file, options, true, wanted)
 }
 
@@ -237,11 +216,4 @@ fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, mut second: Op
     if let Ok(Order::Detach(reply) | Order::LetGo { reply, .. }) = order {
         let _ = reply.send(flushed.and(released));
     }
-}
-
-/// Wakes the owner, and closes this thread's copy of its descriptor.
-fn ring(bell: RawFd) {
-    // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
-    let mut bell = unsafe { File::from_raw_fd(bell) };
-    let _ = io::Write::write_all(&mut bell, &1u64.to_ne_bytes());
 }

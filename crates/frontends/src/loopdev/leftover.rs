@@ -61,7 +61,7 @@ pub fn clear(note: &Path, name: &str) -> io::Result<()> {
 
 fn noted(note: &Path) -> Option<LoopDevice> {
     let number = std::fs::read_to_string(note).ok()?.trim().parse().ok()?;
-    Some(LoopDevice { number }).filter(|device| device.path().exists())
+    Some(LoopDevice { number }).filter(|device| device.exists())
 }
 
 #[cfg(test)]

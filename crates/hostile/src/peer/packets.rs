@@ -330,7 +330,7 @@ pub(super) fn write(rig: &Rig, v: VolumeNr, input: &mut Input<'_>) -> Packet {
     let block_id = BlockId(u64::from(input.u8()) + 1);
     let mut flags = flags(input);
     let size = if input.one_in(32) {
-        flags = flags | DpFlags::FLUSH;
+        flags |= DpFlags::FLUSH;
         ByteLen(0)
     } else {
         size

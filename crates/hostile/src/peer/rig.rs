@@ -223,7 +223,7 @@ impl Rig {
             Effect::Release(data) => self.buffers.release(&data),
             Effect::RunHandler { id, .. } => self.handlers.push(id),
             Effect::CommandDone { id, .. } => assert!(self.commands.remove(&id), "command {id} ended twice"),
-            Effect::Device { .. } | Effect::StatusChanged => {}
+            Effect::Device { .. } | Effect::StatusChanged | Effect::StateStored(_) => {}
             Effect::Log(notice) => {
                 assert!(!notice.text.is_empty());
                 self.seen.reasons.insert(notice.reason);
@@ -496,6 +496,7 @@ fn config(input: &mut Input<'_>, peer: NodeId, volumes: u16, role: Role) -> Reso
         name: "r0".to_owned(),
         node: NodeId::new(0).expect("a node id"),
         on_no_data: if input.one_in(4) { OnNoData::SuspendIo } else { OnNoData::IoError },
+        quorum: urbd_core::QuorumConfig::default(),
         handlers: if input.flag() { vec![Handler::FencePeer] } else { Vec::new() },
         volumes,
         connections: vec![c],

@@ -36,26 +36,25 @@ pub struct ParseError {
 /// Parses the whole text of a dump.
 pub fn parse(text: &str) -> Result<Dump, ParseError> {
     let mut p = Parser::new(text);
-    p.keyword("version")?;
-    let version = match p.text()? {
-        "v08" => Version::V08,
-        "v09" => Version::V09,
-        other => return Err(p.error(format!("version \"{other}\" is not \"v08\" or \"v09\""))),
-    };
-    p.punct(';')?;
-    if let Token::Keyword(w) = p.token
-        && w.starts_with("This_is_an_unclean")
-    {
-        return Err(p.error("this is a dump of unclean metadata: run apply-al, dump again, then restore".into()));
+    let (dump, is_unclean) = p.whole()?;
+    match is_unclean {
+        Some(refusal) => Err(refusal),
+        None => Ok(dump),
     }
-    let dump = match version {
-        Version::V08 => p.body_v08()?,
-        Version::V09 => p.body_v09()?,
-    };
-    if p.token != Token::End {
-        return Err(p.expected("end of file"));
-    }
-    Ok(dump)
+}
+
+/// The same of a dump that is only looked at: it may be one of unclean metadata, which is not to be restored
+/// (`is_unclean`): what is hot in the activity log is not in it.
+pub fn parse_to_look(text: &str) -> Result<(Dump, bool), ParseError> {
+    let (dump, refusal) = Parser::new(text).whole()?;
+    Ok((dump, refusal.is_some()))
+}
+
+/// Does a text begin as a dump does?
+#[must_use]
+pub fn is_one(text: &str) -> bool {
+    let mut p = Parser::new(text);
+    p.keyword("version").is_ok() && p.text().is_ok()
 }
 
 struct Parser<'a> {
@@ -79,6 +78,40 @@ impl<'a> Parser<'a> {
         let mut lexer = Lexer::new(text);
         let (token, line) = lexer.next();
         Parser { lexer, token, line, taken: line }
+    }
+
+    /// The dump, and why it must not be restored, if so.
+    fn whole(&mut self) -> Result<(Dump, Option<ParseError>), ParseError> {
+        self.keyword("version")?;
+        let version = match self.text()? {
+            "v08" => Version::V08,
+            "v09" => Version::V09,
+            other => return Err(self.error(format!("version \"{other}\" is not \"v08\" or \"v09\""))),
+        };
+        self.punct(';')?;
+        let mut refusal = None;
+        if let Token::Keyword(w) = self.token
+            && w.starts_with("This_is_an_unclean")
+        {
+            refusal =
+                Some(self.error("this is a dump of unclean metadata: run apply-al, dump again, then restore".into()));
+            while !matches!(self.token, Token::Keyword("uuid" | "max-peers") | Token::End) {
+                self.advance();
+            }
+        }
+        let dump = match version {
+            Version::V08 => self.body_v08(),
+            Version::V09 => self.body_v09(),
+        };
+        let dump = match (dump, &refusal) {
+            (Ok(dump), _) => dump,
+            (Err(_), Some(refusal)) => return Err(refusal.clone()),
+            (Err(e), None) => return Err(e),
+        };
+        if self.token != Token::End {
+            return Err(self.expected("end of file"));
+        }
+        Ok((dump, refusal))
     }
 
     fn body_v08(&mut self) -> Result<Dump, ParseError> {

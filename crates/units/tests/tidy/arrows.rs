@@ -17,8 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hostile", &["units", "wire", "meta", "config", "core", "frontends", "control"]),
     ("engine", &["units", "wire", "meta", "config", "core", "frontends", "control"]),
     ("bench", &["units", "frontends", "control", "engine"]),
-    ("watch", &["control"]),
-    ("urbd", &["units", "meta", "config", "core", "control", "engine", "watch"]),
+    ("urbd", &["units", "meta", "config", "core", "control", "engine"]),
+    ("watch", &["control", "urbd"]),
     ("lab", &["urbd", "sim", "bench"]),
 ];
 

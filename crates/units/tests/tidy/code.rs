@@ -8,6 +8,13 @@ const LONGEST_LINE: usize = 120;
 
 /// Crates without any unsafe code.
 const SAFE: &[&str] = &["config", "control", "core", "hostile", "meta", "sim", "units", "wire"];
+/// How many blocks of it there are. The number falls, and never rises; who lowers it lowers this limit.
+///
+/// What is left, and why: memory that the kernel writes into while nobody here may look (`ring/`, `buffers.rs`), is
+/// mapped (`memory.rs`, `shared.rs`), or is the allocator's own (`counting/`); requests of ioctl; a fork, and what is
+/// done between fork and exec; signals, the names of groups, and the few calls that rustix does not have or tells
+/// otherwise. The reason is at each.
+const UNSAFE_BLOCKS: usize = 43;
 /// The only files where it may be.
 const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/sys.rs",
@@ -15,19 +22,14 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/memory.rs",
     "crates/engine/src/ring/mod.rs",
     "crates/engine/src/ring/message.rs",
-    "crates/engine/src/ring/poll.rs",
     "crates/engine/src/ring/slot.rs",
     "crates/engine/src/ring/uring.rs",
     "crates/engine/src/sys.rs",
-    "crates/frontends/src/fuse/host.rs",
-    "crates/frontends/src/fuse/mount.rs",
     "crates/frontends/src/loopdev.rs",
-    "crates/frontends/src/loopdev/holder.rs",
     "crates/frontends/src/shared.rs",
     "crates/frontends/src/sys.rs",
     "crates/units/tests/counting/allocations.rs",
     "crates/urbd/src/verbs/background.rs",
-    "crates/urbd/src/verbs/lifecycle.rs",
 ];
 
 #[test]
@@ -103,6 +105,16 @@ fn unsafe_code_is_only_where_it_must_be() {
         }
     }
     expect_none(complaints);
+}
+
+#[test]
+fn unsafe_blocks_do_not_become_more() {
+    let block = concat!("uns", "afe {");
+    let of = |file: &File| unsafe_lines(file).into_iter().filter(|n| file.line(*n).contains(block)).count();
+    let found: Vec<(String, usize)> = rust_files().iter().map(|file| (file.path.clone(), of(file))).collect();
+    let sum: usize = found.iter().map(|(_, n)| n).sum();
+    let most: Vec<_> = found.into_iter().filter(|(_, n)| *n > 0).collect();
+    assert_eq!(sum, UNSAFE_BLOCKS, "blocks of unsafe code; the limit is {UNSAFE_BLOCKS}: {most:#?}");
 }
 
 /// The lines with blocks, functions and implementations that the compiler does not check.

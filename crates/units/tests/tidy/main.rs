@@ -6,6 +6,7 @@
 mod arrows;
 mod calls;
 mod code;
+mod linked;
 mod rooms;
 mod texts;
 
@@ -22,6 +23,10 @@ struct File {
 impl File {
     fn has_ending(&self, endings: &[&str]) -> bool {
         self.path.rsplit('.').next().is_some_and(|ending| endings.contains(&ending))
+    }
+
+    fn line(&self, number: usize) -> &str {
+        self.text.lines().nth(number - 1).unwrap_or_default()
     }
 
     /// Lines with their numbers, which begin at 1.

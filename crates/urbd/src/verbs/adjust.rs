@@ -3,22 +3,25 @@
 
 use std::collections::BTreeSet;
 
-use config::{AdjustScope, Config, Disk, Group, LoadOptions, LocalResource, Plan, Running, Setting, Step, shell_line};
-use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
-use units::VolumeNr;
+use config::{AdjustScope, Group, LocalResource, Plan, Running, Setting, Step, shell_line};
+use control::{Command, ConnectionState, DiskState, ResourceStatus};
+use units::{VolumeNr, same_host};
 
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
 use crate::verbs::options::AFTER;
-use crate::verbs::{commands, lifecycle, metadata, status};
+use crate::verbs::status::Stops;
+use crate::verbs::{commands, lifecycle, metadata, status, told};
 
 /// Starts what does not run; otherwise the running process takes over the configuration, or is started anew if it has
 /// other volumes or peers.
 pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     let only_show = call.flag("tentative");
     if !only_show && !call.context.is_running(&target.name.resource) {
+        let only_without_disks = call.flag("skip-disk") && !call.flag("skip-net") && target.name.is_whole();
         return match is_partial(call, target) {
+            true if only_without_disks => lifecycle::up_without_disks(call, target),
             true => Err(Problem::new(exit::FAILURE, format!("{target}: does not run, and is started as a whole"))
                 .hint(format!("run: urbd up {}", target.name.resource))),
             false => lifecycle::up(call, target),
@@ -38,44 +41,31 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     if only_show {
         return Ok(0);
     }
-    if !partial && has_other_objects(&plan) {
-        return restart(call, target, &plan);
+    if has_other_objects(&plan) {
+        metadata::check_room(target.local()?)?;
     }
     let plan = with_disks_that_stay(call, target, plan)?;
     if let Some(note) = plan.notes.first().filter(|_| !partial) {
         return Err(Problem::new(exit::FAILURE, format!("{target}: {note}")).hint("nothing was changed"));
     }
+    check_going(call, target, &plan)?;
     check_shrinking(call, target, &plan)?;
-    check_rest(call, target, &plan)?;
     carry_out(call, target, &plan).map(|()| 0)
+}
+
+/// Would `adjust` change the running resource? Not all of that is a step: handlers, and urbd's own section.
+pub(crate) fn would_change(call: &Call, target: &Target) -> Result<bool, Problem> {
+    Ok(!plan(call, target)?.is_empty() || is_told_otherwise(call, target)?)
+}
+
+/// Was the running process told anything else than what is configured?
+fn is_told_otherwise(call: &Call, target: &Target) -> Result<bool, Problem> {
+    Ok(!told::in_force(call.context, &target.name.resource)?.is_same(target.local()?))
 }
 
 /// Was it called for a part of the resource only?
 fn is_partial(call: &Call, target: &Target) -> bool {
-    target.name.volume.is_some() || target.name.peer.is_some() || call.flag("skip-net") || call.flag("skip-disk")
-}
-
-/// A running process takes over the options of all parts at once. Where only a part was asked for and the rest differs
-/// as well, nothing is changed.
-fn check_rest(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
-    if !is_partial(call, target) || plan.steps.iter().all(|step| command(step).is_some()) {
-        return Ok(());
-    }
-    let running = running(call, &target.name.resource)?;
-    let whole = plan_lines(&Plan::adjust(Some(&running), target.local()?, &AdjustScope::default()));
-    let asked = plan_lines(plan);
-    let changes = |line: &&String| !["attach", "detach", "connect", "disconnect"].iter().any(|v| is_about(line, v));
-    let Some(other) = whole.iter().filter(changes).find(|line| !asked.contains(line)) else { return Ok(()) };
-    Err(Problem::new(exit::FAILURE, format!("{target}: other parts differ from the configuration, too: {other}")).hint(
-        format!(
-            "nothing was changed; options are taken over for the whole resource: urbd adjust {}",
-            target.name.resource
-        ),
-    ))
-}
-
-fn is_about(line: &str, verb: &str) -> bool {
-    line.split(' ').nth(1) == Some(verb)
+    !target.name.is_whole() || call.flag("skip-net") || call.flag("skip-disk")
 }
 
 /// Are there other volumes or peers than before? One that only gets another minor is no other volume.
@@ -93,21 +83,6 @@ fn has_other_objects(plan: &Plan) -> bool {
     come != go
 }
 
-/// A process makes its volumes and connections when it starts, so another one follows it, and takes over the devices
-/// that are in use; a volume that goes must not be. What would keep it from starting is found before it is stopped.
-fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
-    let local = target.local()?;
-    lifecycle::check_startable(call.context, local)?;
-    metadata::check_room(local)?;
-    let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
-    lifecycle::make_clean(local, comes)?;
-    let goes = |step: &Step| if let Step::DelMinor { volume, .. } = step { Some(*volume) } else { None };
-    for volume in plan.steps.iter().filter_map(goes).filter(|volume| !comes(*volume)) {
-        commands::send(call, target, Command::TakeAway { volume: volume.0 })?;
-    }
-    lifecycle::restart(call, target)
-}
-
 /// One command a line, quoted for a shell.
 pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
     plan.steps.iter().flat_map(|step| step.commands(&plan.resource)).map(|command| shell_line(&command)).collect()
@@ -120,24 +95,41 @@ pub(crate) fn plan(call: &Call, target: &Target) -> Result<Plan, Problem> {
     if !call.context.is_running(&wanted.name) {
         return Ok(Plan::up(wanted, &scope));
     }
-    let in_force = in_force(call, &wanted.name)?;
-    let seen = in_force.resource_as_seen_by(&wanted.name, &call.context.this_host());
-    let seen = seen.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
-    let running = running(call, &wanted.name)?;
-    let plan = Plan::adjust(Some(&running), wanted, &scope);
+    let in_force = as_it_runs(call, wanted)?;
+    let running = as_it_is_now(call, &in_force, &call.context.own_resources()?)?;
+    let mut plan = Plan::adjust(Some(&running), wanted, &scope);
     if !is_partial(call, target) {
-        check_fixed(&seen, wanted, has_other_objects(&plan))?;
-        check_places(&seen, wanted)?;
+        if in_force.offers_nine() != wanted.offers_nine() {
+            change_dialect(&mut plan, &status::one(call.context, &wanted.name)?, wanted);
+        }
+        check_fixed(&in_force, wanted)?;
+        check_places(&in_force, wanted)?;
     }
     Ok(plan)
 }
 
-/// What a process has from its start is not changed. `restarts`: another one follows it, as there are other volumes or
-/// peers.
-fn check_fixed(in_force: &LocalResource, wanted: &LocalResource, restarts: bool) -> Result<(), Problem> {
+/// The dialect of a connection is agreed when it is made: one that would be made in the other one is made anew.
+fn change_dialect(plan: &mut Plan, status: &ResourceStatus, wanted: &LocalResource) {
+    let offers_nine = wanted.offers_nine() && !metadata::is_old(wanted);
+    for peer in wanted.peers.iter().map(|p| p.peer_node_id) {
+        let id = u8::try_from(peer.index()).ok();
+        let Some(now) = status.connections.iter().find(|c| c.peer_node_id == id) else { continue };
+        let Some(speaks_nine) = now.protocol.map(config::is_nine) else { continue };
+        let connects = |step: &Step| matches!(step, Step::Connect { .. });
+        let is_made = plan.steps.iter().any(|step| matches!(step, Step::Connect { peer: of, .. } if *of == peer));
+        if speaks_nine != offers_nine && !is_made {
+            // Before peers that are new: one that does not offer DRBD 9's dialect as yet is let in beside nobody.
+            let at = plan.steps.iter().position(connects).unwrap_or(plan.steps.len());
+            plan.steps.insert(at, Step::Connect { peer, discard_my_data: false, tentative: false });
+            plan.steps.insert(0, Step::Disconnect { peer });
+        }
+    }
+}
+
+/// What a process has from its start is not changed.
+fn check_fixed(in_force: &LocalResource, wanted: &LocalResource) -> Result<(), Problem> {
     let name = &wanted.name;
-    let fixed = in_force.fixed_since_start(wanted);
-    let Some(found) = fixed.into_iter().find(|fixed| !(restarts && fixed.by_next_process)) else { return Ok(()) };
+    let Some(found) = in_force.fixed_since_start(wanted).into_iter().next() else { return Ok(()) };
     let next = match found.by_next_process {
         true => format!("urbd restart {name} (devices that are in use stay)"),
         false => format!("urbd down {name}; urbd up {name}"),
@@ -178,15 +170,15 @@ fn check_places(in_force: &LocalResource, wanted: &LocalResource) -> Result<(), 
 /// stays attached: nothing that urbd acts on needs it to be attached anew.
 fn with_disks_that_stay(call: &Call, target: &Target, mut plan: Plan) -> Result<Plan, Problem> {
     let wanted = target.local()?;
-    let in_force = in_force(call, &wanted.name)?;
-    let in_force = in_force.resource_as_seen_by(&wanted.name, &call.context.this_host());
-    let in_force = in_force.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
+    let in_force = told::in_force(call.context, &wanted.name)?;
     let stays = |nr: VolumeNr| place(&in_force, nr) == place(wanted, nr);
     let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::Attach { volume, .. } if *volume == nr));
     // The process itself has what it is to go on with in another way.
     let held: Vec<&str> = in_force.volumes.iter().filter_map(|v| paths(&in_force, v.nr)).flatten().collect();
     let free = |nr: VolumeNr| paths(wanted, nr).is_some_and(|[_, meta]| !held.contains(&meta));
-    lifecycle::make_clean(wanted, |nr| comes(nr) && !stays(nr) && free(nr)).map_err(|problem| {
+    let is_new = |nr: VolumeNr| in_force.volumes.iter().all(|v| v.nr != nr);
+    lifecycle::make_clean(wanted, |nr| comes(nr) && is_new(nr) && free(nr))?;
+    lifecycle::make_clean(wanted, |nr| comes(nr) && !is_new(nr) && !stays(nr) && free(nr)).map_err(|problem| {
         let next = problem.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
         Problem { exit: exit::FAILURE, ..problem }.hint(format!("nothing was changed{next}"))
     })?;
@@ -211,15 +203,10 @@ fn scope(call: &Call, target: &Target) -> AdjustScope {
     }
 }
 
-/// The configuration that the running process works by, with the disks and connections as they are now.
+/// What the running process was told, with the disks and connections as they are now.
 pub(crate) fn running(call: &Call, resource: &str) -> Result<Running, Problem> {
-    let in_force = in_force(call, resource)?;
-    let in_force = in_force.resource_as_seen_by(resource, &call.context.this_host());
-    let in_force = in_force.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
-    let status = status::one(call.context, resource)?;
-    let mut running = Running::from_configuration(&in_force);
-    add_order(&mut running, &in_force, &call.context.own_resources()?);
-    Ok(as_it_is_now(running, &status))
+    let all = if call.context.of_running { told::all(call.context) } else { call.context.own_resources()? };
+    as_it_is_now(call, &told::in_force(call.context, resource)?, &all)
 }
 
 /// The running process knows other resources by name only: gives each dependency on one its minor, as configured ones
@@ -237,18 +224,22 @@ fn add_order(running: &mut Running, in_force: &LocalResource, all: &[LocalResour
     }
 }
 
-/// The configuration that the running process works by.
-pub(crate) fn in_force(call: &Call, resource: &str) -> Result<Config, Problem> {
-    let text = status::text(call.context, resource, &Request::Show)?;
-    let unusable = |why: String| {
-        Problem::new(exit::BROKEN, format!("{resource}: the running configuration is not understood: {why}"))
-            .hint(format!("restart the resource: urbd down {resource}; urbd up {resource}"))
-    };
-    let config = config::load_text(&Disk, &call.context.config_file, &text, &LoadOptions::default());
-    config.map_err(|e| unusable(e.to_string()))
+/// The running resource, if it is this host's of the configuration.
+fn as_it_runs(call: &Call, wanted: &LocalResource) -> Result<LocalResource, Problem> {
+    let running = told::changeable(call.context, &wanted.name)?;
+    if running.host.is_empty() || same_host(&running.host, &wanted.host) {
+        return Ok(running);
+    }
+    let (name, before, now) = (&wanted.name, &running.host, &wanted.host);
+    let text = format!("{name}: runs as host `{before}`, and is now configured for this host as `{now}`");
+    Err(Problem::new(exit::FAILURE, text)
+        .hint(format!("nothing was changed; start it anew: urbd restart {name} (devices that are in use stay)")))
 }
 
-fn as_it_is_now(mut running: Running, status: &ResourceStatus) -> Running {
+fn as_it_is_now(call: &Call, in_force: &LocalResource, all: &[LocalResource]) -> Result<Running, Problem> {
+    let status = status::one(call.context, &in_force.name)?;
+    let mut running = Running::from_configuration(in_force);
+    add_order(&mut running, in_force, all);
     for volume in &mut running.volumes {
         if status.device(volume.nr.0).is_none_or(|d| d.disk == DiskState::Diskless) {
             volume.backing = None;
@@ -259,27 +250,33 @@ fn as_it_is_now(mut running: Running, status: &ResourceStatus) -> Running {
         let now = status.connections.iter().find(|c| c.peer_node_id == id);
         connection.standalone = now.is_none_or(|c| c.connection == ConnectionState::StandAlone);
     }
-    running
+    Ok(running)
 }
 
-/// Lets go of what goes away, hands over the new options, then attaches and connects.
+/// Lets go of what goes away, tells the process what it is to be, then attaches and connects.
 fn carry_out(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
-    let (before, after): (Vec<&Step>, Vec<&Step>) =
-        plan.steps.iter().partition(|step| matches!(step, Step::Detach { .. } | Step::Disconnect { .. }));
-    for command in before.into_iter().filter_map(command) {
-        commands::send(call, target, command)?;
+    let lets_go = |step: &Step| match step {
+        Step::DelPeer { peer } => Some(Command::Disconnect { peer: Some(peer.to_string()), force: false }),
+        Step::Detach { .. } | Step::Disconnect { .. } => command(step),
+        _ => None,
+    };
+    for command in plan.steps.iter().filter_map(lets_go) {
+        let stops = Stops::before(call.context, &target.name.resource, command.clone());
+        commands::send(call, target, command).map_err(|problem| stops.explain(problem))?;
+        stops.warn(&target.name.resource);
     }
-    let name = &target.name.resource;
-    let config = call.context.config()?.dump(&call.context.this_host(), false, &[name]);
-    // Not all of it is a step: handlers, and urbd's own section.
-    let differs = !is_partial(call, target) && status::text(call.context, name, &Request::Show)? != config;
-    if differs || after.iter().any(|step| command(step).is_none()) {
-        let new_config = Command::ChangeOptions { config };
-        commands::send(call, target, new_config).map_err(|p| {
-            if p.hint.is_some() { p } else { p.hint(format!("restart it: urbd down {name}; urbd up {name}")) }
-        })?;
+    let wanted = target.local()?;
+    let (name, object) = (&target.name.resource, target.to_string());
+    if is_partial(call, target) {
+        let is_told = |step: &&Step| !matches!(step, Step::Disconnect { .. } | Step::Connect { .. });
+        let calls: Vec<_> = plan.steps.iter().filter(is_told).map(|step| wanted.words(step)).collect();
+        if !calls.is_empty() {
+            told::tell(call.context, name, &object, calls)?;
+        }
+    } else if is_told_otherwise(call, target)? {
+        commands::send(call, target, Command::ChangeOptions { config: wanted.told() })?;
     }
-    for step in after {
+    for step in plan.steps.iter().filter(|step| !matches!(step, Step::Detach { .. } | Step::Disconnect { .. })) {
         let before =
             if let Step::Resize { volume, .. } = step { Some((*volume, size(call, target, *volume)?)) } else { None };
         if let Some(command) = command(step) {
@@ -297,6 +294,22 @@ fn size(call: &Call, target: &Target, nr: VolumeNr) -> Result<(u64, bool), Probl
     let status = status::one(call.context, &target.name.resource)?;
     let size = status.device(nr.0).and_then(|d| d.statistics.as_ref()).map_or(0, |s| s.size_sectors / 2);
     Ok((size, status.connections.iter().all(|c| c.connection == ConnectionState::Connected)))
+}
+
+/// A volume that goes is in use by nobody: else nothing is let go of for it.
+fn check_going(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
+    let name = &target.name.resource;
+    let goes = |step: &Step| if let Step::DelMinor { volume, .. } = step { Some(*volume) } else { None };
+    let going: Vec<VolumeNr> = plan.steps.iter().filter_map(goes).collect();
+    if going.is_empty() {
+        return Ok(());
+    }
+    let status = status::one(call.context, name)?;
+    let is_open = |nr: &&VolumeNr| status.device(nr.0).is_some_and(|d| d.open == Some(true));
+    let Some(nr) = going.iter().find(is_open) else { return Ok(()) };
+    let text = format!("applications use the device of {name}/{nr}, which is to go");
+    Err(Problem::new(exit::IN_USE, text)
+        .hint(format!("nothing was changed; close it (unmount it), and then: urbd adjust {name}")))
 }
 
 /// A device that is in use does not become smaller, and options are not changed for that.

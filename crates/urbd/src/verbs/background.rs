@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf, absolute};
@@ -13,39 +13,84 @@ use std::time::{Duration, Instant};
 use config::LocalResource;
 use control::client::ClientError;
 
-use crate::cli::Call;
 use crate::context::Context;
 use crate::context::WARNING;
 use crate::problem::{Problem, exit};
 use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
+use crate::verbs::metadata;
 
 /// How long a started process may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks whether it answers, at first; later [`PAUSE`].
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
+/// How a process begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// As `up` does.
+    Begin,
+    /// It goes on where another one leaves.
+    TakeOver,
+    /// The disks stay detached.
+    WithoutDisks,
+    /// It is told what it is to be, and begins with nothing.
+    Told,
+}
+
 /// Starts `run` in the background and waits until the resource is there. Its process is not one of the caller's: where
 /// systemd runs it is in a control group of its own, as the unit of the resource if that can be, else in a scope.
-pub(super) fn start(call: &Call, local: &LocalResource, take_over: bool) -> Result<u8, Problem> {
-    prepare_run_dir(&call.context.run_dir)?;
+pub(super) fn start(context: &Context, local: &LocalResource, how: How) -> Result<u8, Problem> {
+    prepare_run_dir(&context.run_dir)?;
+    if !context.of_running && !context.is_running(&local.name) {
+        let failed = |e| Problem::new(exit::BROKEN, format!("{}: the keeper does not answer: {e}", local.name));
+        engine::let_file_count(&context.run_dir, &local.name).map_err(failed)?;
+    }
     let systemd = Systemd::find();
-    let unit = systemd.as_ref().and_then(|systemd| systemd.unit_for(call.context, &local.name));
-    if let Some(unit) = unit.filter(|_| !take_over) {
+    let unit = systemd.as_ref().and_then(|systemd| systemd.unit_for(context, &local.name));
+    if let Some(unit) = unit.filter(|_| how == How::Begin) {
+        // The service would wait for it.
+        check_disks(local)?;
         start_unit(&local.name, &unit)?;
     } else {
-        let run_dir = absolute(&call.context.run_dir);
+        let run_dir = absolute(&context.run_dir);
         let run_dir = run_dir.map_err(|e| Problem::new(exit::BROKEN, format!("where is the run directory? {e}")))?;
         let log = Log::open(run_dir.join(format!("{}.log", local.name)))?;
-        let mut child = spawn(call.context, &local.name, take_over, &log, systemd.as_ref())?;
-        wait_until_it_answers(call.context, &local.name, &mut child, &log)?;
+        let mut child = spawn(context, &local.name, how, &log, systemd.as_ref())?;
+        wait_until_it_answers(context, &local.name, &mut child, &log)?;
     }
-    let mut client = call.context.client(&local.name)?;
+    let mut client = context.client(&local.name)?;
     client.set_timeout(Some(START_TIMEOUT)).map_err(|e| Problem::client(&local.name, &e))?;
     match client.ask(&control::Request::Started) {
         Ok(_) => Ok(0),
         Err(ClientError::Refused(failure)) => Err(attach_failed(&local.name, &failure)),
         Err(e) => Err(Problem::client(&local.name, &e)),
     }
+}
+
+/// Starts the process of a resource that is in no file, and waits until it is there.
+///
+/// # Errors
+/// What keeps it from running, with its exit status.
+pub(super) fn start_told(context: &Context, local: &LocalResource) -> Result<u8, Problem> {
+    prepare_run_dir(&context.run_dir)?;
+    let run_dir = absolute(&context.run_dir);
+    let run_dir = run_dir.map_err(|e| Problem::new(exit::BROKEN, format!("where is the run directory? {e}")))?;
+    let log = Log::open(run_dir.join(format!("{}.log", local.name)))?;
+    let mut child = spawn(context, &local.name, How::Told, &log, Systemd::find().as_ref())?;
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    // Who has ended before it has read says why in its log.
+    let _ = stdin.write_all(local.told().as_bytes());
+    drop(stdin);
+    wait_until_it_answers(context, &local.name, &mut child, &log)?;
+    Ok(0)
+}
+
+/// What its process would say that does not wait for disks.
+fn check_disks(local: &LocalResource) -> Result<(), Problem> {
+    let Some(missing) = metadata::missing(local) else { return Ok(()) };
+    let not_there = std::io::Error::from_raw_os_error(libc::ENOENT);
+    let text = format!("cannot open {}: {}", missing.display(), control::plain(&not_there.to_string()));
+    Err(Problem::new(exit::BROKEN, text).hint(format!("make the disk available, then: urbd up {}", local.name)))
 }
 
 /// The resource runs, as after a stage of drbdadm's `up` has failed; without that disk it can serve its peer's data.
@@ -92,13 +137,7 @@ impl Log {
     }
 }
 
-fn spawn(
-    context: &Context,
-    resource: &str,
-    take_over: bool,
-    log: &Log,
-    systemd: Option<&Systemd>,
-) -> Result<Child, Problem> {
+fn spawn(context: &Context, resource: &str, how: How, log: &Log, systemd: Option<&Systemd>) -> Result<Child, Problem> {
     let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd run`: {e}"));
     let program = env::current_exe().map_err(failed)?;
     let config_file = absolute(&context.config_file).map_err(failed)?;
@@ -112,10 +151,17 @@ fn spawn(
     }
     command.arg("--config").arg(config_file).arg("--node").arg(&context.node);
     command.args(context.stacked.then_some("--stacked")).args(["run", resource]);
-    command.args(take_over.then_some("--take-over")).arg("--log").arg(&log.path);
+    command.args(match how {
+        How::Begin => None,
+        How::TakeOver => Some("--take-over"),
+        How::WithoutDisks => Some("--without-disks"),
+        How::Told => Some("--told"),
+    });
+    command.arg("--log").arg(&log.path);
     // The caller's directory must not be kept in use, nor what it has open.
     command.env("URBD_RUN_DIR", run_dir).current_dir("/");
-    command.stdin(Stdio::null()).stdout(log.writer()).stderr(log.writer());
+    command.stdin(if how == How::Told { Stdio::piped() } else { Stdio::null() });
+    command.stdout(log.writer()).stderr(log.writer());
     detach_from_session(&mut command);
     command.spawn().map_err(failed)
 }
@@ -124,12 +170,9 @@ fn spawn(
 #[allow(unsafe_code)]
 pub(super) fn detach_from_session(command: &mut Process) {
     let new_session = || {
-        // SAFETY: setsid takes no arguments and touches no memory; it may be called between fork and exec.
-        match unsafe { libc::setsid() } {
-            -1 => Err(std::io::Error::last_os_error()),
-            // Only kernels that are too old for us refuse.
-            _ => engine::keep_descriptors_from_children(),
-        }
+        rustix::process::setsid()?;
+        // Only kernels that are too old for us refuse.
+        engine::keep_descriptors_from_children()
     };
     // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
     unsafe { command.pre_exec(new_session) };

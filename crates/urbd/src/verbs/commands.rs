@@ -1,14 +1,14 @@
 //! Verbs that send one command to the running resource (`docs/spec/config-and-cli.md` 3.2).
 
-use config::MetaDisk;
 use control::client::ClientError;
 use control::{Command, ErrorCode, Role};
 
 use crate::cli::Call;
-use crate::context::LONG_TIMEOUT;
 use crate::objects::Target;
-use crate::problem::{Problem, exit};
-use crate::verbs::{metadata, options, status, wait};
+use crate::offline;
+use crate::problem::{NO_REASON, Problem, exit};
+use crate::verbs::status::Stops;
+use crate::verbs::{metadata, objects, options, status, told, wait};
 
 /// Sends a command for `target`; prints the notes that come back.
 pub(crate) fn send(call: &Call, target: &Target, command: Command) -> Result<u8, Problem> {
@@ -22,14 +22,7 @@ fn send_or(
     command: Command,
     refused: impl Fn(&ClientError) -> Problem,
 ) -> Result<u8, Problem> {
-    let resource = &target.name.resource;
-    let mut client = call.context.client(resource)?;
-    client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
-    let notes = client.command(command).map_err(|e| refused(&e))?;
-    for note in notes {
-        eprintln!("urbd: {target}: {note}");
-    }
-    Ok(0)
+    told::send_or(call.context, &target.name.resource, &target.to_string(), command, refused).map(|()| 0)
 }
 
 pub(crate) fn primary(call: &Call, target: &Target) -> Result<u8, Problem> {
@@ -63,13 +56,20 @@ pub(crate) fn disconnect(call: &Call, target: &Target) -> Result<u8, Problem> {
     if !call.context.is_running(&target.name.resource) {
         return Ok(0);
     }
-    send(call, target, Command::Disconnect { peer: target.peer(), force: call.flag("force") })
+    let command = Command::Disconnect { peer: target.peer(), force: call.flag("force") };
+    let stops = Stops::before(call.context, &target.name.resource, command.clone());
+    let done = send(call, target, command).map_err(|problem| stops.explain(problem))?;
+    stops.warn(&target.name.resource);
+    Ok(done)
 }
 
 pub(crate) fn attach(call: &Call, target: &Target) -> Result<u8, Problem> {
-    check_places(call, target)?;
     check_other_disks(call, target)?;
-    send(call, target, Command::Attach { volume: target.name.volume })
+    objects::tell_disks(call, target)?;
+    let attached = send(call, target, Command::Attach { volume: target.name.volume })?;
+    let local = target.local()?;
+    target.volumes().filter_map(|volume| metadata::place(local, volume)).for_each(|place| offline::note_size(&place));
+    Ok(attached)
 }
 
 /// May one volume be attached by itself? Among several peers a node connects anew for that, and no node shakes hands
@@ -88,33 +88,6 @@ fn check_other_disks(call: &Call, target: &Target) -> Result<(), Problem> {
          urbd attach {name}"
     );
     Err(Problem::new(exit::FAILURE, text))
-}
-
-/// `drbdsetup attach` names disks. The running process knows only those of its configuration.
-fn check_places(call: &Call, target: &Target) -> Result<(), Problem> {
-    let given = ["disk", "meta-disk", "meta-index"].map(|name| call.value(name));
-    if given == [None; 3] {
-        return Ok(());
-    }
-    target.local()?;
-    for volume in target.volumes() {
-        let configured = volume.backing.as_ref().map(|backing| {
-            let disk = backing.path.as_str();
-            match &backing.meta_disk {
-                MetaDisk::Internal => [disk.to_owned(), disk.to_owned(), "internal".to_owned()],
-                MetaDisk::External { path } => [disk.to_owned(), path.clone(), "flexible".to_owned()],
-                MetaDisk::Indexed { path, index } => [disk.to_owned(), path.clone(), index.to_string()],
-            }
-        });
-        let words = |all: [&str; 3]| all.join(" ");
-        let wanted = words(given.map(Option::unwrap_or_default));
-        let has = configured.as_ref().map_or("none".to_owned(), |all| words(all.each_ref().map(String::as_str)));
-        if wanted != has {
-            return Err(Problem::new(exit::FAILURE, format!("{target}: its configured disk is {has}, not {wanted}"))
-                .hint("urbd attaches what is configured: change the configuration, then: urbd adjust"));
-        }
-    }
-    Ok(())
 }
 
 /// A resource that does not run has no disk attached: nothing to do.
@@ -139,7 +112,8 @@ pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
         }
         return metadata::invalidate(call, target);
     }
-    send(call, target, Command::Invalidate { volume: target.name.volume, keep_bitmap })
+    let command = Command::Invalidate { volume: target.name.volume, keep_bitmap };
+    send_or(call, target, command, |e| not_these_two(call, target, e))
 }
 
 /// Is only what is marked as different to be replaced?
@@ -154,7 +128,8 @@ fn keeps_bitmap(call: &Call) -> Result<bool, Problem> {
 pub(crate) fn invalidate_remote(call: &Call, target: &Target) -> Result<u8, Problem> {
     let keep_bitmap = keeps_bitmap(call)?;
     let (peer, volume) = (target.peer(), target.name.volume);
-    send(call, target, Command::InvalidateRemote { peer, volume, keep_bitmap })
+    let command = Command::InvalidateRemote { peer, volume, keep_bitmap };
+    send_or(call, target, command, |e| not_these_two(call, target, e))
 }
 
 pub(crate) fn pause_sync(call: &Call, target: &Target) -> Result<u8, Problem> {
@@ -171,36 +146,44 @@ pub(crate) fn verify(call: &Call, target: &Target) -> Result<u8, Problem> {
     let (peer, volume) = (target.peer(), target.name.volume);
     let repair = call.flag("repair");
     let command = Command::Verify { peer, volume, start_sector, stop_sector, repair };
-    let refused =
-        |e: &ClientError| beside_a_primary(call, target, e).unwrap_or_else(|| Problem::client(&target.to_string(), e));
+    let refused = |e: &ClientError| not_these_two(call, target, e);
     let started = send_or(call, target, command, refused)?;
     if call.flag("wait") { wait::verified(call, target) } else { Ok(started) }
 }
 
-/// Two Secondaries are not compared beside a Primary, whose writes come to them at different moments: the code of that
-/// says only that it cannot be done.
-fn beside_a_primary(call: &Call, target: &Target, error: &ClientError) -> Option<Problem> {
-    let ClientError::Refused(failure) = error else { return None };
-    if failure.code != ErrorCode::NOT_SUPPORTED_BY_PEER {
-        return None;
+/// Among several nodes two Secondaries are neither compared nor copied to each other beside a Primary, whose writes
+/// come to them at different moments, nor while a third one copies to one of them: the code of that says only that it
+/// cannot be done.
+fn not_these_two(call: &Call, target: &Target, error: &ClientError) -> Problem {
+    let usual = Problem::client(&target.to_string(), error);
+    let ClientError::Refused(failure) = error else { return usual };
+    if failure.code != ErrorCode::NOT_SUPPORTED_BY_PEER || failure.message != NO_REASON {
+        return usual;
     }
-    let resource = &target.name.resource;
-    let status = status::one(call.context, resource).ok()?;
-    if status.role == Role::Primary {
-        return None;
+    let Ok(status) = status::one(call.context, &target.name.resource) else { return usual };
+    if status.connections.len() < 2 || !status.connections.iter().any(|c| c.protocol.is_some_and(|p| p >= 110)) {
+        return usual;
     }
-    let primary = status.connections.iter().find(|c| c.peer_role == Role::Primary)?;
-    let named = target.peer()?;
-    if status.connection(&named).is_some_and(|c| c.name == primary.name) {
-        return None;
+    let (resource, code) = (&target.name.resource, failure.code);
+    let problem = |text: &str, hint: String| {
+        let text = format!("{target}: State change failed: ({}) {text}", code.0);
+        Problem::new(code.exit_status(), text).hint(hint)
+    };
+    let named = target.peer().and_then(|named| Some(status.connection(&named)?.name.clone()));
+    let primary = status.connections.iter().find(|c| c.peer_role == Role::Primary).map(|c| &c.name);
+    match primary.filter(|primary| named.as_ref() != Some(*primary)) {
+        Some(primary) => problem(
+            &format!("{primary} is Primary, and not one of the two"),
+            format!(
+                "compare each with the Primary, or copy from it: urbd verify {resource}:{primary}; urbd invalidate \
+                 {resource}; or first, on {primary}: urbd secondary {resource}"
+            ),
+        ),
+        None => problem(
+            "another node comes first: it is Primary, and not one of the two, or one of them is being copied to",
+            format!("look on each node: urbd status {resource}; wait for a resync: urbd wait-sync {resource}"),
+        ),
     }
-    let (primary, code) = (&primary.name, failure.code.0);
-    let text =
-        format!("{target}: State change failed: ({code}) {primary} is Primary, and not one of the two to compare");
-    Some(Problem::new(failure.code.exit_status(), text).hint(format!(
-        "compare each with the Primary: urbd verify {resource}:{primary}; on {named} the same; or first, on {primary}: \
-         urbd secondary {resource}"
-    )))
 }
 
 pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {

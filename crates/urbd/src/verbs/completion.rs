@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use config::{Config, Kind, LocalResource, OptionSpec};
+use config::{Config, Kind, LocalResource, OptionSpec, Version};
 use engine::digests::Algorithm;
 
 use crate::cli::{self, Call};
@@ -252,10 +252,8 @@ fn is_general(option: &str) -> bool {
     cli::GENERAL.iter().any(|(general, ..)| *general == name)
 }
 
-/// The kernel's version that we stand for in front of programs that ask (`docs/spec/config-and-cli.md` 3.6).
-const KERNEL_VERSION: (u32, u32, u32) = (9, 2, 14);
-/// The version of the tools whose outputs ours follow.
-const TOOLS_VERSION: (u32, u32, u32) = (9, 34, 0);
+/// The version of the tools whose outputs ours follow (`docs/spec/config-and-cli.md` 3.6).
+const TOOLS_VERSION: Version = Version(9, 34, 0);
 
 /// `version`, `--version`: assignments that scripts evaluate.
 pub(crate) fn version(_: &Call) -> Result<u8, Problem> {
@@ -265,14 +263,16 @@ pub(crate) fn version(_: &Call) -> Result<u8, Problem> {
 
 /// The text of `--version`.
 pub(crate) fn version_words() -> String {
-    let code = |(major, minor, patch): (u32, u32, u32)| format!("0x{:06x}", (major << 16) + (minor << 8) + patch);
-    let dotted = |(major, minor, patch): (u32, u32, u32)| format!("{major}.{minor}.{patch}");
+    let code = |Version(major, minor, patch)| {
+        format!("0x{:06x}", (u32::from(major) << 16) + (u32::from(minor) << 8) + u32::from(patch))
+    };
+    let dotted = |Version(major, minor, patch)| format!("{major}.{minor}.{patch}");
     let urbd = env!("CARGO_PKG_VERSION");
     format!(
         "DRBDADM_BUILDTAG=urbd-{urbd}\nDRBDADM_API_VERSION=2\nDRBD_KERNEL_VERSION_CODE={}\nDRBD_KERNEL_VERSION={}\n\
          DRBDADM_VERSION_CODE={}\nDRBDADM_VERSION={}\nURBD_VERSION={urbd}\n",
-        code(KERNEL_VERSION),
-        dotted(KERNEL_VERSION),
+        code(Version::MODULE),
+        dotted(Version::MODULE),
         code(TOOLS_VERSION),
         dotted(TOOLS_VERSION),
     )
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn version_codes_are_hexadecimal_pairs() {
         let words = version_words();
-        assert!(words.contains("DRBD_KERNEL_VERSION_CODE=0x09020e\n"), "{words}");
+        assert!(words.contains("DRBD_KERNEL_VERSION_CODE=0x090301\n"), "{words}");
         assert!(words.contains("DRBDADM_VERSION_CODE=0x092200\n"), "{words}");
     }
 

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use meta::create::{CreateOptions, InitialBitmap};
 use meta::{AlShape, Geometry, MetaDisk, Superblock, Version, gi};
-use units::{NodeId, Sector};
+use units::{Generation, NodeId, Sector};
 
 use crate::cli::settle;
 use crate::offline::{self, Called, Creation, Place};
 use crate::problem::{Problem, exit};
 use crate::verbs::gi::{node_id, set_one};
-use crate::verbs::status;
+use crate::verbs::{metadata, status, superblock};
 use crate::words::{self, Given, Known, Name, Value};
 
 /// Runs it; gives the exit status.
@@ -33,7 +33,7 @@ struct Request {
 }
 
 /// Options that take a value, as `--name=value` or `--name value`.
-const WITH_VALUE: [&str; 7] = [
+const WITH_VALUE: [&str; 9] = [
     "node-id",
     "al-stripes",
     "al-stripe-size-kB",
@@ -41,11 +41,14 @@ const WITH_VALUE: [&str; 7] = [
     "effective-size",
     "bitmap-block-size",
     "initialize-bitmap",
+    "initial-current-uuid",
+    "output-format",
 ];
 /// Options without a value.
-const FLAGS: [&str; 2] = ["force", "ignore-sanity-checks"];
+const FLAGS: [&str; 7] =
+    ["force", "ignore-sanity-checks", "consistent", "uptodate", "peers-outdated", "rotate-uuids", "tentative"];
 /// Options that only `create-md` takes.
-const OF_CREATE: [&str; 7] = [
+const OF_CREATE: [&str; 12] = [
     "al-stripes",
     "al-stripe-size-kB",
     "peer-max-bio-size",
@@ -53,9 +56,14 @@ const OF_CREATE: [&str; 7] = [
     "bitmap-block-size",
     "initialize-bitmap",
     "ignore-sanity-checks",
+    "initial-current-uuid",
+    "consistent",
+    "uptodate",
+    "peers-outdated",
+    "rotate-uuids",
 ];
 const COMMANDS: &str = "create-md wipe-md apply-al check-resize outdate invalidate dstate get-gi show-gi set-gi dump-md \
-                        restore-md read-dev-uuid write-dev-uuid forget-peer";
+                        restore-md read-dev-uuid write-dev-uuid forget-peer repair-md dump-superblock hexdump-superblock";
 
 /// What may stand behind these words.
 pub(crate) fn candidates(before: &[&str], minors: &[String]) -> Vec<String> {
@@ -96,6 +104,11 @@ impl Request {
         if let Some((unknown, _)) = options.iter().find(|(name, _)| !known(name)) {
             return Err(bad_call(format!("option --{unknown} is not known")));
         }
+        // Callers find out so whether an option is known.
+        let lacks = |(name, value): &&(String, Option<String>)| WITH_VALUE.contains(&name.as_str()) && value.is_none();
+        if let Some((name, _)) = options.iter().find(lacks) {
+            return Err(bad_call(format!("option '--{name}' requires an argument")));
+        }
         if let Some((flag, _)) = options.iter().find(|(name, value)| FLAGS.contains(&name.as_str()) && value.is_some())
         {
             return Err(bad_call(format!("option --{flag} takes no value")));
@@ -126,12 +139,17 @@ impl Request {
         }
         let label = if minor == "-" { device.clone() } else { format!("minor {minor}") };
         let called = Called::Drbdmeta { minor: minor.clone(), version };
-        let place = Place { label, path: PathBuf::from(device), kind, version: Some(version), called };
+        let minor = minor.strip_prefix("minor-").unwrap_or(minor).parse().ok();
+        let place = Place { label, path: PathBuf::from(device), kind, version: Some(version), called, minor };
         Ok(Request { place, version, command: command.clone(), arguments: arguments.to_vec(), options })
     }
 
     fn flag(&self, name: &str) -> bool {
         self.options.iter().any(|(n, _)| n == name)
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(n, _)| n == name)?.1.as_deref()
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
@@ -198,6 +216,9 @@ impl Request {
             "read-dev-uuid" => say(format!("{:016X}", self.superblock()?.device_uuid)),
             "write-dev-uuid" => self.write_device_uuid(),
             "forget-peer" => self.forget_peer(force),
+            "repair-md" => superblock::repair(place, self.flag("tentative")),
+            "dump-superblock" => superblock::dump(place, self.value("output-format").unwrap_or("auto")),
+            "hexdump-superblock" => superblock::dump(place, "hex"),
             other => Err(bad_call(format!("'{other}' is no command that is known"))),
         }
     }
@@ -232,6 +253,11 @@ impl Request {
                 }
             },
         };
+        let (up_to_date, rotates) = (self.flag("uptodate"), self.flag("rotate-uuids"));
+        let consistent = self.flag("consistent");
+        let generated = || Generation(offline::random_number() & !1);
+        let current = self.value("initial-current-uuid").map(metadata::generation).transpose()?;
+        let declared_good = consistent || up_to_date || rotates;
         let creation = Creation {
             version: self.version,
             geometry: Geometry::new(slots, bytes_per_bit, al).map_err(impossible)?,
@@ -239,11 +265,17 @@ impl Request {
                 effective_size: Sector(self.amount("effective-size", 512)?.unwrap_or(0)),
                 bitmap,
                 max_bio: small(self.amount("peer-max-bio-size", 1)?.unwrap_or(0)),
+                current: current.or_else(|| declared_good.then(generated)),
+                consistent,
+                up_to_date,
+                peers_outdated: self.flag("peers-outdated"),
+                day0: rotates.then(generated),
                 ..CreateOptions::default()
             },
             force: self.flag("force"),
             ignore_sanity_checks: self.flag("ignore-sanity-checks"),
             keep_device_uuid_zero: true,
+            format_asked: true,
         };
         // The device may have metadata of the other format: then it is converted.
         offline::create(&Place { version: None, ..self.place.clone() }, &creation)
@@ -256,7 +288,7 @@ impl Request {
         let mut superblock = opened.found.superblock.clone();
         superblock.device_uuid =
             u64::from_str_radix(digits, 16).map_err(|_| bad_call(format!("'{hex}' is not hexadecimal")))?;
-        opened.write(&superblock)?;
+        opened.write(&self.place, &superblock)?;
         Ok(0)
     }
 
@@ -266,8 +298,7 @@ impl Request {
         }
         let peer = self.peer()?;
         let opened = self.place.find(true)?;
-        let mut superblock = opened.found.superblock.clone();
-        if superblock.peers[peer.index()].slot.is_none() {
+        if opened.found.superblock.peers[peer.index()].slot.is_none() {
             println!("{}: node {} has no bitmap: nothing to forget", self.place.label, peer.index());
             return Ok(0);
         }
@@ -275,9 +306,7 @@ impl Request {
         if !offline::confirm(&question, force) {
             return Ok(exit::USAGE);
         }
-        superblock.forget_peer(peer);
-        opened.write(&superblock)?;
-        Ok(0)
+        offline::forget_peer(&self.place, &opened, peer)
     }
 }
 
@@ -333,7 +362,9 @@ mod tests {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let problem = Request::parse(&words).and_then(|r| r.carry_out()).unwrap_err();
             let hint = problem.hint.unwrap();
-            let (_, told) = hint.split_once("drbdmeta ").unwrap();
+            // The first one moves what is there, and on this disk finds nothing.
+            let [_, first, told] = hint.split("drbdmeta ").collect::<Vec<_>>().try_into().unwrap();
+            assert_eq!(call(first.split(';').next().unwrap()), 255, "{first}");
             assert_eq!(told, format!("5 {format} {} internal {command}", path.display()));
             assert_eq!(call(told), 0, "{told}");
         }

@@ -1,21 +1,26 @@
 //! Called as `drbdsetup`: the commands on running resources that need no configuration
 //! (`docs/spec/config-and-cli.md` 3.4).
 
+mod building;
+mod help;
+
 use std::ffi::OsString;
 
 use crate::cli;
+use crate::context::Context;
 use crate::problem::{Problem, exit};
 use crate::verbs;
 use crate::words::{self, Given, Known, Name, Value};
 
 /// `drbdsetup` commands, the verbs that do the same for a resource, and how many of resource, peer (by its node id) and
 /// volume they take. Those become the object. All must be there; [`WITHOUT_RESOURCE`] do without any.
-const COMMANDS: [(&str, &str, usize); 25] = [
+const COMMANDS: [(&str, &str, usize); 26] = [
     ("status", "status", 1),
     ("events2", "events2", 1),
     ("show", "show", 1),
     ("role", "role", 1),
     ("cstate", "cstate", 2),
+    ("peer-role", "peer-role", 2),
     ("primary", "primary", 1),
     ("secondary", "secondary", 1),
     ("down", "down", 1),
@@ -40,7 +45,7 @@ const COMMANDS: [(&str, &str, usize); 25] = [
 /// Without a resource: all that run.
 const WITHOUT_RESOURCE: [&str; 3] = ["status", "events2", "show"];
 /// Commands whose only argument is a minor number or a device.
-const ON_A_MINOR: [&str; 11] = [
+const ON_A_MINOR: [&str; 12] = [
     "disk-options",
     "dstate",
     "attach",
@@ -52,16 +57,26 @@ const ON_A_MINOR: [&str; 11] = [
     "resize",
     "check-resize",
     "new-current-uuid",
+    "udev",
 ];
 
 /// Runs it; gives the exit status.
 pub(crate) fn run(arguments: &[OsString]) -> u8 {
     let words: Vec<String> = arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    if let Some(status) = help(&words) {
+    if let Some(status) = help::answer(&words) {
         return status;
     }
+    if words.first().is_some_and(|first| first == "--version" || first == "-V") {
+        verbs::status::print(&verbs::completion::version_words());
+        return 0;
+    }
+    if building::is_one(&words) {
+        let mut context = Context::of_environment();
+        context.of_running = true;
+        return cli::settle(building::run(&context, &words));
+    }
     match as_verb(&words) {
-        Ok(argv) => match cli::run(argv.into_iter().map(OsString::from)) {
+        Ok(argv) => match cli::run_on_running(argv.into_iter().map(OsString::from)) {
             // What is a bad call of drbdadm is 20 here.
             exit::USAGE => exit::BROKEN,
             status => status,
@@ -70,43 +85,10 @@ pub(crate) fn run(arguments: &[OsString]) -> u8 {
     }
 }
 
-/// `help`, `help COMMAND`, `COMMAND --help` and no command at all, with the exit statuses of drbdsetup: 20 unless there
-/// is help for a command. `None`: help is not what was asked for.
-fn help(words: &[String]) -> Option<u8> {
-    let asks = |w: &String| w == "--help" || w == "-h";
-    let about = match words.iter().position(|w| !w.starts_with('-')) {
-        None if words.is_empty() || words.iter().any(asks) => None,
-        Some(0) if words[0] == "help" => words.get(1).filter(|w| !asks(w)),
-        Some(at) if words.iter().any(asks) => words.get(at),
-        _ => return None,
-    };
-    let Some((command, usage)) = about.and_then(|command| Some((command, usage(command)?))) else {
-        println!("USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n    {}", commands().join("\n    "));
-        println!("\nUse 'drbdsetup help COMMAND' for one of them.");
-        return Some(exit::BROKEN);
-    };
-    println!("USAGE: drbdsetup {command} {usage}\n\nIts options are those of `urbd {} --help`.", verb_of(command));
-    Some(0)
-}
-
-/// The arguments of a command, as the real tool writes them.
-fn usage(command: &str) -> Option<String> {
-    if ON_A_MINOR.contains(&command) {
-        return Some(match command {
-            "attach" => "{minor} {lower_dev} {meta_data_dev} {meta_data_index}".to_owned(),
-            _ => "{minor}".to_owned(),
-        });
-    }
-    let (.., parts) = COMMANDS.iter().find(|(name, ..)| *name == command)?;
-    Some(match command {
-        "status" | "events2" | "show" | "down" => "{ {resource} | all }".to_owned(),
-        _ => ["{resource}", "{peer_node_id}", "{volume}"][..*parts].join(" "),
-    })
-}
-
 /// All commands, sorted.
 pub(crate) fn commands() -> Vec<String> {
-    let mut names: Vec<String> = COMMANDS.iter().map(|(name, ..)| *name).chain(ON_A_MINOR).map(str::to_owned).collect();
+    let verbs = COMMANDS.iter().map(|(name, ..)| *name).chain(ON_A_MINOR);
+    let mut names: Vec<String> = verbs.chain(help::building()).map(str::to_owned).collect();
     names.sort_unstable();
     names
 }
@@ -118,7 +100,8 @@ pub(crate) fn takes_a_minor(command: &str) -> bool {
 
 /// The verb that does the same.
 pub(crate) fn verb_of(command: &str) -> &str {
-    COMMANDS.iter().find(|(name, ..)| *name == command).map_or(command, |(_, verb, _)| verb)
+    let known = COMMANDS.iter().find(|(name, ..)| *name == command).map(|(_, verb, _)| *verb);
+    known.unwrap_or(if command == "udev" { "sh-udev" } else { command })
 }
 
 /// The command line of the verb that does the same.
@@ -135,7 +118,9 @@ fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
     let called = format!("drbdsetup {}", words.join(" "));
     let bad = |why: &str| Problem::new(exit::BROKEN, format!("{called}: {why}"));
     let [command, arguments @ ..] = positional.as_slice() else { return Err(bad("no command")) };
-    let Some(usage) = usage(command) else { return Err(bad("this command is not known or not needed by urbd")) };
+    let Some(usage) = help::usage(command).filter(|_| !help::is_refused(command)) else {
+        return Err(bad("this command is not known or not needed by urbd"));
+    };
     let bad = |why: &str| bad(why).hint(format!("usage: drbdsetup {command} {usage}"));
     let object = match ON_A_MINOR.contains(&command.as_str()) {
         true => on_minor(command, arguments).map_err(|why| bad(&why))?,
@@ -143,7 +128,10 @@ fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
     };
     let mut argv = vec!["urbd".to_owned(), verb_of(command).to_owned()];
     argv.extend(object);
-    argv.extend(line.options.into_iter().map(|option| as_option(command, option)));
+    // A peer keeps its name, which drbdadm says again.
+    let is_name = |option: &Given| matches!(&option.name, Name::Long(name) if name == "_name");
+    let options = line.options.into_iter().filter(|option| !(*command == "net-options" && is_name(option)));
+    argv.extend(options.map(|option| as_option(command, option)));
     Ok(argv)
 }
 
@@ -155,18 +143,11 @@ fn on_minor(command: &str, arguments: &[&String]) -> Result<Vec<String>, String>
         _ => arguments,
     };
     let (minor, more) = arguments.split_first().ok_or("a minor number is missing")?;
-    let places = match (command, more) {
-        (_, []) => Vec::new(),
-        // The verb compares them with the configuration.
-        ("attach", [disk, meta_disk, index]) => {
-            vec![format!("--disk={disk}"), format!("--meta-disk={meta_disk}"), format!("--meta-index={index}")]
-        }
-        ("attach", [_] | [_, _]) => return Err("too few arguments".to_owned()),
-        _ => return Err("too many arguments".to_owned()),
-    };
-    let digits = minor.strip_prefix("/dev/drbd").map_or(minor.as_str(), |d| d.trim_start_matches('/'));
-    let minor: u32 = digits.parse().map_err(|_| format!("'{minor}' is no minor or device"))?;
-    Ok([format!("minor-{minor}")].into_iter().chain(places).collect())
+    if !more.is_empty() {
+        return Err("too many arguments".to_owned());
+    }
+    let minor: u32 = building::number_of(minor).parse().map_err(|_| format!("'{minor}' is no minor or device"))?;
+    Ok(vec![format!("minor-{minor}")])
 }
 
 /// The object of a command on a resource, its connection or peer device.
@@ -243,13 +224,15 @@ mod tests {
             ("--al-extents 6007 disk-options 10", "urbd disk-options minor-10 --al-extents=6007"),
             ("peer-device-options --c-min-rate 4M r0 1 0", "urbd peer-device-options r0:1/0 --c-min-rate=4M"),
             ("verify --start 8 r0 1 0 --stop 16s", "urbd verify r0:1/0 --start=8 --stop=16s"),
+            (
+                "net-options r0 1 --set-defaults --_name=b --timeout=50",
+                "urbd net-options r0:1 --set-defaults --timeout=50",
+            ),
             ("show", "urbd show"),
+            ("udev 10", "urbd sh-udev minor-10"),
+            ("peer-role r0 1", "urbd peer-role r0:1"),
             ("detach 10 11", "20"),
             ("attach 10 /dev/sda", "20"),
-            (
-                "attach 10 /dev/sda /dev/sdb 2",
-                "urbd attach minor-10 --disk=/dev/sda --meta-disk=/dev/sdb --meta-index=2",
-            ),
             ("role r0 1", "20"),
             ("cstate r0", "20"),
             ("verify r0 1", "20"),

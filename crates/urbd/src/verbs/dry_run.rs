@@ -7,7 +7,7 @@ use crate::cli::Call;
 use crate::objects::Target;
 use crate::offline::Place;
 use crate::problem::Problem;
-use crate::verbs::{Verb, adjust, handlers, lifecycle, metadata, options};
+use crate::verbs::{Verb, adjust, handlers, lifecycle, metadata, objects, options};
 
 /// What a verb is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ enum Shape {
     Attach,
     /// The plan of `up` or `adjust`
     Plan,
+    /// The steps of a plan that are about one kind of object
+    Objects,
     /// The configured command
     Handler,
 }
@@ -42,14 +44,17 @@ fn shape(verb: &str) -> Option<Shape> {
     Some(match verb {
         "primary" | "secondary" | "down" | "role" | "resource-options" => Shape::Resource,
         "detach" | "disk-options" | "suspend-io" | "resume-io" | "new-current-uuid" => Shape::Minor,
-        "connect" | "disconnect" | "cstate" | "net-options" => Shape::Peer,
+        "connect" | "disconnect" | "cstate" | "peer-role" | "net-options" | "forget-peer" => Shape::Peer,
         "invalidate-remote" | "verify" | "pause-sync" | "resume-sync" | "peer-device-options" => Shape::PeerDevice,
-        "dump-md" | "wipe-md" | "apply-al" | "create-md" | "set-gi" => Shape::Metadata,
+        "dump-md" | "wipe-md" | "apply-al" | "create-md" | "set-gi" | "repair-md" => Shape::Metadata,
         "invalidate" | "outdate" | "dstate" => Shape::MinorElseMetadata,
         "get-gi" | "show-gi" => Shape::PeerDeviceElseMetadata,
         "resize" | "check-resize" => Shape::Resize,
         "wait-connect" | "wait-sync" | "wait-con-int" => Shape::Wait,
         "attach" => Shape::Attach,
+        "new-resource" | "new-minor" | "new-peer" | "new-path" | "del-path" | "del-peer" | "del-minor" => {
+            Shape::Objects
+        }
         "up" | "adjust" | "adjust-with-progress" | "restart" => Shape::Plan,
         handler if handlers::is_one(handler) => Shape::Handler,
         _ => return None,
@@ -150,6 +155,10 @@ pub(crate) fn lines(verb: &Verb, call: &Call, target: &Target) -> Result<Vec<Str
         }
         Shape::Attach => attach_lines(target)?,
         Shape::Plan => plan_lines(verb, call, target)?,
+        Shape::Objects => {
+            let steps = objects::steps(verb.name, target)?;
+            steps.iter().flat_map(|step| step.commands(resource)).map(|words| shell_line(&words)).collect()
+        }
         Shape::Handler => handlers::line(verb.name, local).into_iter().collect(),
     })
 }
@@ -160,7 +169,8 @@ fn as_configured(verb: &Verb, target: &Target) -> Result<Vec<String>, Problem> {
     let steps: Vec<Step> = match verb.name {
         "disk-options" => {
             let step = |v: &LocalVolume| {
-                let options = v.settings.iter().filter(|s| s.spec.group == Group::Disk && s.spec.name != "size");
+                let options = v.numbered();
+                let options = options.iter().filter(|s| s.spec.group == Group::Disk && s.spec.name != "size");
                 Step::DiskOptions { volume: v.nr, minor: v.minor, options: options.cloned().collect() }
             };
             target.volumes().map(step).collect()

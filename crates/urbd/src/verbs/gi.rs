@@ -45,7 +45,7 @@ pub(crate) fn set_one(place: &Place, peer: NodeId, text: &str, force: bool) -> R
         .map_err(|why| Problem::new(exit::FAILURE, format!("{}: '{text}': {why}", place.label)))?;
     println!("previously {}\nset GI to  {}", gi::text(old, peer), gi::text(&new, peer));
     if offline::confirm("Write new GI to disk?", force) {
-        opened.write(&new)?;
+        opened.write(place, &new)?;
     }
     Ok(())
 }

@@ -2,20 +2,26 @@
 
 use std::env;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use config::LocalResource;
+use config::{LocalResource, Standing};
 use control::client::ClientError;
 use control::{Command, ConnectionStatus, DiskState, ReplicationState, ResourceStatus, Role};
+use rustix::process::{Pid, Signal};
 use units::VolumeNr;
 
 use crate::cli::Call;
+use crate::config_link;
 use crate::context::{Context, LONG_TIMEOUT};
-use crate::objects::{Takes, Target};
+use crate::objects::{Name, Takes, Target};
 use crate::offline;
 use crate::problem::{Problem, exit};
+use crate::verbs::background::How;
+use crate::verbs::status::Stops;
+use crate::verbs::told::{self, Wanted};
 use crate::verbs::{at_shutdown, background, metadata, stand_in, status};
 
 /// How long a process may take to end after it said yes to `down`.
@@ -25,14 +31,59 @@ const KEPT: Duration = Duration::from_secs(4);
 /// How long the disks may be busy after the process that used them was killed.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks for a disk that is to come.
+const DISK_PAUSE: Duration = Duration::from_millis(200);
 
 /// `run RES`: in the foreground, until `down`.
 pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
-    let target = only_resource(call)?;
-    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{target}: the log: {e}"));
-    engine::log::begin(&target.name.resource, call.value("log").map(Path::new)).map_err(failed)?;
-    let ended = start(call.context, target.local()?, call.flag("take-over"), None);
-    ended.inspect_err(background::tell_manager)
+    if call.flag("told") {
+        return run_told(call);
+    }
+    let name = only_name(call)?.resource;
+    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{name}: the log: {e}"));
+    engine::log::begin(&name, call.value("log").map(Path::new)).map_err(failed)?;
+    let begin = Begin { wanted: to_run(call, &name)?, take_over: call.flag("take-over"), application: None };
+    let wait = call.number("wait-for-disks")?.unwrap_or(0);
+    let there = wait_for_disks(call.context, &begin.wanted.local, Duration::from_secs(wait));
+    there.and_then(|()| start(call.context, begin)).inspect_err(background::tell_manager)
+}
+
+/// What `run RES` is to run: what the last process was told, if that has died, or if no file has the resource; else
+/// what the file says.
+fn to_run(call: &Call, name: &str) -> Result<Wanted, Problem> {
+    let context = call.context;
+    let by_file = || {
+        let local = only_resource(call)?.local()?.clone();
+        let standing = Standing::up(&local);
+        let standing = if call.flag("without-disks") { standing.without_disks(&local) } else { standing };
+        Ok(Wanted { local, standing, is_kept: false })
+    };
+    let (runs, is_in_no_file) = (context.is_running(name), context.is_in_no_file(name));
+    if runs && !is_in_no_file {
+        return by_file();
+    }
+    let Some(told) = engine::what_was_told(&context.run_dir, name) else { return by_file() };
+    match told::kept(name, &told) {
+        Ok(kept) if is_in_no_file || !kept.standing.behind_file => Ok(kept),
+        Err(problem) if is_in_no_file => Err(problem),
+        _ => by_file(),
+    }
+}
+
+/// `run RES --told`: what it is to be comes on its standard input, and no file is read.
+fn run_told(call: &Call) -> Result<u8, Problem> {
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|e| Problem::new(exit::BROKEN, format!("what was told cannot be read: {e}")))?;
+    let local = LocalResource::from_told(&text).map_err(|e| Problem::usage(e.text))?;
+    if call.objects() != [local.name.clone()] {
+        return Err(Problem::usage(format!("run --told takes the resource that it is told of: {}", local.name)));
+    }
+    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{}: the log: {e}", local.name));
+    engine::log::begin(&local.name, call.value("log").map(Path::new)).map_err(failed)?;
+    let wanted = Wanted::up(local);
+    start(call.context, Begin { wanted, take_over: call.flag("take-over"), application: None })
 }
 
 /// `keep RES`: is the process that holds a resource's devices when nobody serves it.
@@ -45,13 +96,40 @@ pub(crate) fn keep(call: &Call) -> Result<u8, Problem> {
     engine::keep(&call.context.run_dir, &resource).map(|()| 0).map_err(failed)
 }
 
+/// At boot a disk may come later than this process: one of a network, or of a volume group that is not complete yet.
+/// What is not there in time is said by who opens it. Where applications wait, nothing else does.
+fn wait_for_disks(context: &Context, local: &LocalResource, at_most: Duration) -> Result<(), Problem> {
+    let deadline = Instant::now().checked_add(at_most);
+    let mut said = None;
+    while let Some(missing) = metadata::missing(local) {
+        let waited_for = || engine::is_waited_for(&context.run_dir, &local.name) || context.is_running(&local.name);
+        if deadline.is_some_and(|at| Instant::now() >= at) || waited_for() {
+            return Ok(());
+        }
+        if said.as_ref() != Some(&missing) {
+            let text = format!("{}: waiting for {}, which is not there", local.name, missing.display());
+            eprintln!("urbd: {text}");
+            // The journal has it in any case.
+            let _ = engine::tell_service_manager(&format!("STATUS={text}"));
+            said = Some(missing);
+        }
+        thread::sleep(DISK_PAUSE);
+    }
+    Ok(())
+}
+
 /// The resource that `run` is called with.
 ///
 /// # Errors
 /// Exit 1: it is unknown, or not exactly one; exit 10: the configuration is not valid.
 pub(crate) fn only_resource(call: &Call) -> Result<Target, Problem> {
+    only_name(call)?;
+    Target::find(call.context, &call.objects()[0], Takes::Resource)
+}
+
+fn only_name(call: &Call) -> Result<Name, Problem> {
     match call.objects().as_slice() {
-        [name] if name != "all" => Target::find(call.context, name, Takes::Resource),
+        [name] if name != "all" => Name::parse(name, Takes::Resource),
         _ => Err(Problem::usage("run takes exactly one resource").hint("start several with: urbd up all")),
     }
 }
@@ -62,19 +140,27 @@ pub(crate) fn run_inside(
     resource: &str,
     application: Box<dyn engine::Application>,
 ) -> Result<u8, Problem> {
-    start(context, &context.resource(resource)?, false, Some(application))
+    let wanted = Wanted::up(context.resource(resource)?);
+    start(context, Begin { wanted, take_over: false, application: Some(application) })
 }
 
-fn start(
-    context: &Context,
-    local: &LocalResource,
+/// How a process begins.
+struct Begin {
+    wanted: Wanted,
+    /// The process that runs is asked to leave.
     take_over: bool,
     application: Option<Box<dyn engine::Application>>,
-) -> Result<u8, Problem> {
+}
+
+fn start(context: &Context, begin: Begin) -> Result<u8, Problem> {
+    let Begin { mut wanted, take_over, application } = begin;
+    let without_file = context.without_file();
+    let context = if wanted.is_kept { &without_file } else { context };
+    let local = &wanted.local;
     // Handlers and the keeper get none of ours. An old kernel cannot, and is not worth failing for.
     let _ = engine::keep_descriptors_from_children();
-    let options = options(context, local, application.is_none())?;
-    let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
+    let name = local.name.clone();
+    let failed = |e: engine::Error| Problem::usage(format!("{name}: {e}"));
     let runs = context.is_running(&local.name);
     let leaving = match (runs, take_over || runs && stand_in::serves(context, &local.name)) {
         (true, false) => return Err(runs_already(&local.name)),
@@ -88,18 +174,31 @@ fn start(
     };
     prepare_run_dir(&context.run_dir)?;
     let claim = engine::Claim::take(&context.run_dir, &local.name, leaving).map_err(failed)?;
+    // Who has left may have been told more until then.
+    if let Some(told) = claim.told().filter(|_| wanted.is_kept) {
+        wanted = told::kept(&name, &told)?;
+    }
+    if !wanted.is_kept && !context.of_running {
+        config_link::note(context, &name);
+    }
+    let Wanted { local, standing, .. } = &wanted;
     if !claim.is_waited_for() {
         check_servable(context, local)?;
     }
-    make_clean_when_free(local, if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO })?;
-    engine::run_with(options, claim, application).map(|()| 0).map_err(failed)
+    let at_most = if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO };
+    make_clean_when_free(local, |volume| !standing.detached.contains(&volume), at_most)?;
+    engine::run_with(options(context, wanted, application.is_none()), claim, application).map(|()| 0).map_err(failed)
 }
 
 /// A process that was killed is gone before its last writes have reached the disk, which nobody else may use so long.
-fn make_clean_when_free(local: &LocalResource, at_most: Duration) -> Result<(), Problem> {
+fn make_clean_when_free(
+    local: &LocalResource,
+    volumes: impl Fn(VolumeNr) -> bool,
+    at_most: Duration,
+) -> Result<(), Problem> {
     let deadline = Instant::now() + at_most;
     loop {
-        match make_clean(local, |_| true) {
+        match make_clean(local, &volumes) {
             Err(problem) if problem.is_in_use() && Instant::now() < deadline => thread::sleep(PAUSE),
             result => return result,
         }
@@ -117,29 +216,32 @@ fn ask_to_leave(context: &Context, resource: &str) -> Result<engine::Leaving, Pr
     Ok(engine::Leaving { pid, at_most: END_TIMEOUT, successor })
 }
 
-fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engine::Options, Problem> {
-    Ok(engine::Options {
-        resource: local.clone(),
-        config_file: context.config_file.clone(),
+fn options(context: &Context, wanted: Wanted, kept: bool) -> engine::Options {
+    let Wanted { local, standing, .. } = wanted;
+    let arguments = ["keep", &local.name].map(Into::into).into();
+    let program = env::current_exe().ok().filter(|_| kept);
+    engine::Options {
+        resource: local,
+        helper: program.clone(),
+        standing: Standing { behind_file: false, ..standing },
         run_dir: context.run_dir.clone(),
-        bring_up: true,
-        show: context.config()?.dump(&context.this_host(), false, &[&local.name]),
-        keeper: env::current_exe()
-            .ok()
-            .filter(|_| kept)
-            .map(|program| engine::KeeperCommand { program, arguments: ["keep", &local.name].map(Into::into).into() }),
-    })
+        keeper: program.map(|program| engine::KeeperCommand { program, arguments }),
+    }
 }
 
 /// May a verb make it run so?
 pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     check_servable(context, local)?;
-    local.check_wanted().map_err(invalid)
+    if context.of_running { Ok(()) } else { local.check_wanted().map_err(invalid) }
 }
 
 /// Can a process run it, whoever starts it? Not asked where applications wait for it: the process serves what it can.
 pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
+    // What has run may be half made.
+    if context.of_running {
+        return Ok(());
+    }
     engine::resource_config(local).map_err(|why| Problem::usage(format!("{}: {why}", local.name)))?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
 }
@@ -180,41 +282,55 @@ pub(crate) fn make_clean(local: &LocalResource, volumes: impl Fn(VolumeNr) -> bo
 
 /// `up`: starts `run` in the background and waits until it answers.
 pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let local = target.local()?;
-    let runs = call.context.is_running(&local.name);
-    if runs || !engine::is_waited_for(&call.context.run_dir, &local.name) {
-        check_startable(call.context, local)?;
+    let (without_file, local) = told::wanted(call.context, target)?;
+    let context = without_file.as_ref().unwrap_or(call.context);
+    let runs = context.is_running(&local.name);
+    if runs || !engine::is_waited_for(&context.run_dir, &local.name) {
+        check_startable(context, &local)?;
     }
     if runs {
         return Err(runs_already(&local.name));
     }
+    warn(&local);
+    background::start(context, &local, How::Begin)
+}
+
+/// `adjust --skip-disk` of what does not run: as `up`, and the disks stay detached until they are attached.
+pub(crate) fn up_without_disks(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let local = target.local()?;
+    if engine::is_waited_for(&call.context.run_dir, &local.name) {
+        let text = format!("{target}: applications wait for its devices, and need its disk");
+        return Err(Problem::new(exit::FAILURE, text).hint(format!("go on: urbd up {}", local.name)));
+    }
+    check_startable(call.context, local)?;
     warn(local);
-    background::start(call, local, false)
+    background::start(call.context, local, How::WithoutDisks)
 }
 
 /// `restart`: another process takes over; what applications ask of the devices waits meanwhile. One that does not run
 /// is started. A service's process is followed by another one of the service, whose manager would take the end of its
 /// process for the end of the service.
 pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let local = target.local()?;
+    let (without_file, local) = told::wanted(call.context, target)?;
+    let context = without_file.as_ref().unwrap_or(call.context);
     let name = &local.name;
-    let runs = call.context.is_running(name);
-    if runs || !engine::is_waited_for(&call.context.run_dir, name) {
-        check_startable(call.context, local)?;
+    let runs = context.is_running(name);
+    if runs || !engine::is_waited_for(&context.run_dir, name) {
+        check_startable(context, &local)?;
     }
     if runs {
-        metadata::check_room(local)?;
-        check_not_needed(&status::one(call.context, name)?)?;
+        metadata::check_room(&local)?;
+        check_not_needed(&status::one(context, name)?)?;
     }
-    if !runs || !is_of_service_manager(call.context.client(name)?.pid, name) {
-        return background::start(call, local, true);
+    if !runs || !is_of_service_manager(context.client(name)?.pid, name) {
+        return background::start(context, &local, How::TakeOver);
     }
-    if !call.context.is_default() {
+    if !context.is_default() {
         return Err(Problem::usage(format!("{name}: systemd runs it, with the configuration of this machine"))
             .hint(format!("without -c, and without variables for another one: urbd restart {name}")));
     }
     // The manager does not ask: its process leaves, whether this version can go on with the devices or not.
-    engine::check_version(&call.context.run_dir, name).map_err(|e| Problem::usage(format!("{name}: {e}")))?;
+    engine::check_version(&context.run_dir, name).map_err(|e| Problem::usage(format!("{name}: {e}")))?;
     match is_of_service_manager(std::process::id(), name) {
         true => background::restart_from_outside(name),
         false => background::restart_unit(name),
@@ -261,14 +377,19 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
             return Ok(0);
         }
     }
-    let ended = stop(call.context, resource, call.flag("force"))?;
+    let told = told::wanted(call.context, target).ok().map(|(_, local)| local);
+    let stops = Stops::before(call.context, resource, Command::Down { force: call.flag("force") });
+    let ended = stop(call.context, resource, call.flag("force")).map_err(|problem| stops.explain(problem))?;
+    stops.warn(resource);
     let kept = engine::end_keeper(&call.context.run_dir, resource, call.flag("force"));
     match kept {
         Ok(false) => {}
         Ok(true) => return Err(left_in_use(resource)),
         Err(e) => return Err(Problem::new(exit::BROKEN, format!("{resource}: the keeper does not answer: {e}"))),
     }
-    let volumes: Vec<_> = target.local.iter().flat_map(|local| local.volumes.iter().map(|v| v.nr)).collect();
+    config_link::forget(&call.context.run_dir, resource);
+    let volumes: Vec<_> =
+        target.local.iter().chain(&told).flat_map(|local| local.volumes.iter().map(|v| v.nr)).collect();
     // A process that is being killed keeps its lock for some moments after its socket has gone.
     let deadline = Instant::now() + END_TIMEOUT;
     let pid = fs::read_to_string(call.context.run_dir.join(format!("{resource}.pid"))).unwrap_or_default();
@@ -328,7 +449,6 @@ pub(crate) fn stop(context: &Context, resource: &str, force: bool) -> Result<u8,
 
 /// The last resort for a process that does not answer. Its data is safe: what was not acknowledged may be lost, and the
 /// activity log tells the next start what to resynchronise.
-#[allow(unsafe_code)]
 fn kill(context: &Context, resource: &str, problem: Problem) -> Result<u8, Problem> {
     let text = fs::read_to_string(context.run_dir.join(format!("{resource}.pid"))).unwrap_or_default();
     let Ok(pid) = text.trim().parse::<u32>() else { return Err(problem) };
@@ -336,8 +456,7 @@ fn kill(context: &Context, resource: &str, problem: Problem) -> Result<u8, Probl
         return Err(problem);
     }
     eprintln!("urbd: {resource}: process {pid} does not answer: killing it");
-    // SAFETY: kill takes two numbers and touches no memory of ours.
-    unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
+    let _ = Pid::from_raw(pid.cast_signed()).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
     wait_for_end(context, resource, pid)
 }
 

@@ -11,6 +11,7 @@ use meta::{AlShape, Geometry, MetaDisk, Version};
 use units::{Generation, Sector};
 
 use crate::cli::Call;
+use crate::last_known;
 use crate::objects::{Takes, Target};
 use crate::offline::{self, Called, Creation, Place};
 use crate::problem::{Problem, exit};
@@ -72,7 +73,28 @@ pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place
         config::MetaDisk::Indexed { path, index } => (path, MetaDisk::Indexed(u8::try_from(*index).ok()?)),
     };
     let label = format!("{}/{}", local.name, volume.nr.0);
-    Some(Place { label, path: PathBuf::from(path), kind, version: None, called: Called::Urbd })
+    Some(Place {
+        label,
+        path: PathBuf::from(path),
+        kind,
+        version: None,
+        called: Called::Urbd,
+        minor: Some(volume.minor),
+    })
+}
+
+/// A disk of the resource that is not there, with data or metadata.
+pub(crate) fn missing(local: &LocalResource) -> Option<PathBuf> {
+    let data = local.volumes.iter().filter_map(|v| v.backing.as_ref()).map(|backing| PathBuf::from(&backing.path));
+    let meta = local.volumes.iter().filter_map(|volume| place(local, volume)).map(|place| place.path);
+    let gone = |path: &PathBuf| path.metadata().is_err_and(|e| matches!(e.kind(), std::io::ErrorKind::NotFound));
+    data.chain(meta).find(gone)
+}
+
+/// Has a volume metadata of format v08, with which 8.4's dialect is spoken whatever is configured?
+pub(crate) fn is_old(local: &LocalResource) -> bool {
+    let found = local.volumes.iter().filter_map(|volume| place(local, volume)?.find(false).ok());
+    found.into_iter().any(|opened| opened.found.superblock.version() == Version::V08)
 }
 
 /// Is the metadata this node's, with room for each configured peer? Else a process does not attach the disk. What
@@ -125,16 +147,17 @@ pub(crate) fn create(call: &Call, target: &Target) -> Result<u8, Problem> {
     for_each_free_disk(call, target, |place| offline::create(place, &creation))
 }
 
-/// What the options of `create-md` ask for. Two hosts get the metadata of 8.4 unless something needs the newer one.
+/// What the options of `create-md` ask for. Two hosts that speak 8.4's dialect get its metadata, unless something needs
+/// the newer one.
 pub(crate) fn creation(call: &Call, local: &LocalResource) -> Result<Creation, Problem> {
     let number = |name: &str, default: u64| call.number(name).map(|n| n.unwrap_or(default));
     let needs_v09 = ["max-peers", "bitmap-block-size", "initial-current-uuid"].iter().any(|o| call.value(o).is_some())
-        || ["consistent", "uptodate", "peers-outdated"].iter().any(|o| call.flag(o));
+        || ["consistent", "uptodate", "peers-outdated", "rotate-uuids"].iter().any(|o| call.flag(o));
     let version = match call.value("format") {
         Some("v08") => Version::V08,
         Some("v09") => Version::V09,
         Some(other) => return Err(Problem::usage(format!("--format={other}: must be v08 or v09"))),
-        None if needs_v09 || local.host_count > 2 => Version::V09,
+        None if needs_v09 || local.makes_v09() => Version::V09,
         None => Version::V08,
     };
     let slots = match version {
@@ -154,21 +177,15 @@ pub(crate) fn creation(call: &Call, local: &LocalResource) -> Result<Creation, P
         force: call.flag("force"),
         ignore_sanity_checks: call.flag("ignore-sanity-checks"),
         keep_device_uuid_zero: false,
+        format_asked: needs_v09 || call.value("format").is_some() || local.host_count > 2,
     })
 }
 
 fn create_options(call: &Call) -> Result<CreateOptions, Problem> {
-    let current = match call.value("initial-current-uuid") {
-        None => None,
-        Some("generate") => Some(Generation(offline::random_number() & !1)),
-        Some(hex) => {
-            let digits = hex.strip_prefix("0x").unwrap_or(hex);
-            let bad = |_| Problem::usage(format!("--initial-current-uuid={hex}: must be hexadecimal, or `generate`"));
-            Some(Generation(u64::from_str_radix(digits, 16).map_err(bad)?))
-        }
-    };
+    let current = call.value("initial-current-uuid").map(generation).transpose()?;
     // Data that is declared good needs a generation that no other device has.
-    let declared_good = call.flag("consistent") || call.flag("uptodate");
+    let rotates = call.flag("rotate-uuids");
+    let declared_good = call.flag("consistent") || call.flag("uptodate") || rotates;
     let generated = || Generation(offline::random_number() & !1);
     Ok(CreateOptions {
         effective_size: Sector(call.amount("effective-size", 512)?.unwrap_or(0)),
@@ -177,8 +194,19 @@ fn create_options(call: &Call) -> Result<CreateOptions, Problem> {
         consistent: call.flag("consistent"),
         up_to_date: call.flag("uptodate"),
         peers_outdated: call.flag("peers-outdated"),
+        day0: rotates.then(generated),
         ..CreateOptions::default()
     })
+}
+
+/// The value of `--initial-current-uuid`.
+pub(crate) fn generation(text: &str) -> Result<Generation, Problem> {
+    if text == "generate" {
+        return Ok(Generation(offline::random_number() & !1));
+    }
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let bad = |_| Problem::usage(format!("--initial-current-uuid={text}: must be hexadecimal, or `generate`"));
+    Ok(Generation(u64::from_str_radix(digits, 16).map_err(bad)?))
 }
 
 pub(crate) fn dump(call: &Call, target: &Target) -> Result<u8, Problem> {
@@ -235,12 +263,28 @@ pub(crate) fn apply_al(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 /// On a resource that runs, `resize` takes over the new size; otherwise internal metadata is moved to the new end.
+/// Of what runs, as drbdsetup, the size of each backing disk is remembered, and nothing is changed on it.
 pub(crate) fn check_resize(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if call.context.of_running {
+        return for_each_disk(target, |place| {
+            let found = place.find(false)?;
+            last_known::note(place, &found.store, &found.found.superblock);
+            Ok(0)
+        });
+    }
     for_each_free_disk(call, target, offline::check_resize)
 }
 
 pub(crate) fn outdate(_: &Call, target: &Target) -> Result<u8, Problem> {
     for_each_disk(target, offline::outdate)
+}
+
+/// What they have of the peers that are meant.
+pub(crate) fn forget_peer(_: &Call, target: &Target) -> Result<u8, Problem> {
+    for_each_disk(target, |place| {
+        let mut peers = target.peers().map(|peer| peer.peer_node_id);
+        peers.try_for_each(|peer| offline::forget_peer(place, &place.find(true)?, peer).map(drop)).map(|()| 0)
+    })
 }
 
 pub(crate) fn invalidate(_: &Call, target: &Target) -> Result<u8, Problem> {

@@ -1,17 +1,14 @@
 //! `disk-options`, `net-options`, `peer-device-options`, `resource-options`: other options for what runs, until the
 //! next `adjust` (`docs/spec/config-and-cli.md` 2.10, 3.2).
 
-use config::{
-    Config, Disk, Group, Kind, LoadOptions, LocalResource, LocalVolume, OptionSpec, OverlayScope, Setting, Settings,
-    Unit,
-};
-use control::Command;
+use config::{Group, Kind, LocalResource, OptionSpec, Setting, Settings, Unit};
+use control::{ErrorCode, Failure};
 use units::{NodeId, VolumeNr};
 
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
-use crate::verbs::{adjust, commands, lifecycle};
+use crate::verbs::told;
 
 /// What `disk-options` takes: as in 8.4 also the speed of a resync, and fencing.
 pub(crate) const DISK: &[Group] = &[Group::Disk, Group::PeerDevice, Group::Net];
@@ -82,46 +79,51 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
     if !call.context.is_running(name) {
         return Err(Problem::not_running(name));
     }
-    let host = call.context.this_host();
-    let mut running = adjust::in_force(call, name)?;
-    let seen = |config: &Config| config.resource_as_seen_by(name, &host).map_err(|e| Problem::usage(e.to_string()));
-    let now = seen(&running)?;
-    let configured = if given.is_empty() && !call.flag("set-defaults") { Some(target.local()?) } else { None };
-    let reset = call.flag("set-defaults") || configured.is_some();
-    // The running process knows no other resource: whether volumes wait in a circle shows in the whole configuration.
-    let ordered = given.iter().any(|s| s.spec.name == AFTER);
-    let mut all = if ordered { Some(call.context.config()?.clone()) } else { None };
-    for (peer, volume) in parts(target, &now) {
-        let effective = |of: &LocalResource| -> Settings {
-            let mine = effective(of, peer, volume);
-            mine.iter().filter(|s| settable(groups).any(|spec| spec == s.spec)).cloned().collect()
+    let now = told::changeable(call.context, name)?;
+    let reset = call.flag("set-defaults");
+    let configured = if given.is_empty() && !reset { Some(target.local()?) } else { None };
+    let mut changed = now.clone();
+    let mut calls = Vec::new();
+    let mut parts = parts(target, &now, groups);
+    if configured.is_some() && groups == DISK {
+        // As in 8.4, what this verb sets towards the peers.
+        parts.extend(self::parts(target, &now, PEER_DEVICE));
+    }
+    for part in parts {
+        let wanted = match configured {
+            Some(configured) => part.of(configured),
+            None => given.clone(),
         };
-        let before = if reset { effective(&now) } else { Settings::default() };
-        let wanted = configured.map_or_else(|| given.clone(), effective);
-        let cleared = before.iter().map(|s| Setting::default_of(s.spec));
-        let settings: Settings = cleared.chain(wanted.iter().cloned()).collect();
-        let scope = OverlayScope { resource: name, volume, peer };
-        for config in [Some(&mut running), all.as_mut()].into_iter().flatten() {
-            config.overlay(scope, &host, &settings).map_err(|e| Problem::usage(e.to_string()))?;
-        }
+        let mut words = part.words(name);
+        words.extend((reset || configured.is_some()).then(|| "--set-defaults".to_owned()));
+        words.extend(wanted.iter().map(|s| format!("--{}={}", s.spec.name, s.text)));
+        changed
+            .tell(&words)
+            .map_err(|e| Problem::refused(&target.to_string(), &Failure::new(ErrorCode(e.code), e.text)))?;
+        calls.push(words);
     }
-    if let Some(all) = all {
-        config::load_text(&Disk, &call.context.config_file, &all.dump(&host, false, &[]), &LoadOptions::default())
-            .map_err(|e| refused(target, e.first()))?;
+    if given.iter().any(|s| s.spec.name == AFTER) {
+        check_order(call, target, &changed)?;
     }
-    let changed = seen(&load(call, &running)?)?;
-    lifecycle::check_startable(call.context, &changed)?;
+    let startable = changed.check_startable().and_then(|()| changed.check_wanted());
+    startable.map_err(|e| Problem::new(exit::FAILURE, e.to_string()))?;
     for idle in given.iter().filter(|s| !s.spec.honoured && !s.is_default()) {
         eprintln!("urbd: warning: {target}: option `{}` is accepted, but urbd does not act on it yet", idle.spec.name);
     }
-    commands::send(call, target, Command::ChangeOptions { config: running.dump(&host, false, &[]) })
+    told::tell(call.context, name, &target.to_string(), calls).map(|()| 0)
 }
 
-/// Options that were laid over a configuration show in its text only.
-fn load(call: &Call, config: &Config) -> Result<Config, Problem> {
-    let text = config.dump(&call.context.this_host(), false, &[]);
-    config::load_text(&Disk, &call.context.config_file, &text, &LoadOptions::default())
-        .map_err(|e| Problem::new(exit::FAILURE, e.to_string()))
+/// Whether volumes would wait in a circle, for resources that run and such that are only configured.
+fn check_order(call: &Call, target: &Target, changed: &LocalResource) -> Result<(), Problem> {
+    let mut all = told::all(call.context);
+    if !call.context.of_running {
+        let configured = call.context.own_resources()?.into_iter();
+        let absent: Vec<_> = configured.filter(|c| all.iter().all(|running| running.name != c.name)).collect();
+        all.extend(absent);
+    }
+    let Some(way) = told::circle(changed, &all) else { return Ok(()) };
+    let text = format!("{target}: `{AFTER}` makes a circle: {}", way.join(" -> "));
+    Err(Problem::new(exit::FAILURE, text).hint("nothing was changed; let one of them wait for none: --resync-after=-1"))
 }
 
 /// Limits the device of each volume to a size (`resize --size`), until the next `adjust`.
@@ -130,24 +132,12 @@ fn load(call: &Call, config: &Config) -> Result<Config, Problem> {
 /// Exit 1: `text` is no size; else as the option verbs.
 pub(crate) fn set_size(call: &Call, target: &Target, text: &str) -> Result<(), Problem> {
     let name = &target.name.resource;
-    let host = call.context.this_host();
     let spec = config::option(&[Group::Disk], "size").expect("in the table");
-    let size = Setting::parse(spec, text).map_err(|bad| Problem::usage(format!("{target}: {}", bad.message)))?;
-    let settings: Settings = [size].into_iter().collect();
-    let mut running = adjust::in_force(call, name)?;
-    let volume = target.name.volume.map(VolumeNr);
-    let scope = OverlayScope { resource: name, volume, peer: None };
-    running.overlay(scope, &host, &settings).map_err(|e| Problem::usage(e.to_string()))?;
-    commands::send(call, target, Command::ChangeOptions { config: running.dump(&host, false, &[]) }).map(drop)
-}
-
-fn refused(target: &Target, error: &config::Error) -> Problem {
-    let exit = u8::try_from(error.exit_code()).unwrap_or(exit::BROKEN);
-    let problem = Problem::new(exit, format!("{target}: {}", error.message));
-    match &error.help {
-        Some(help) => problem.hint(help.clone()),
-        None => problem,
-    }
+    Setting::parse(spec, text).map_err(|bad| Problem::usage(format!("{target}: {}", bad.message)))?;
+    let now = told::changeable(call.context, name)?;
+    let meant = now.volumes.iter().filter(|v| target.name.volume.is_none_or(|nr| nr == v.nr.0));
+    let calls = meant.map(|v| told::words(["resize", &v.minor.to_string(), &format!("--size={text}")])).collect();
+    told::tell(call.context, name, &target.to_string(), calls)
 }
 
 fn given(call: &Call, target: &Target, groups: &'static [Group]) -> Result<Settings, Problem> {
@@ -171,45 +161,67 @@ fn volume_of(call: &Call, minor: u32) -> Result<String, Problem> {
     Ok(format!("{}/{}", resource.name, volume.nr))
 }
 
-/// Each pair of a peer and a volume that a target stands for; without peers, each volume.
-fn parts(target: &Target, now: &LocalResource) -> Vec<(Option<NodeId>, Option<VolumeNr>)> {
-    let wanted = target.name.peer.as_ref().map(|_| target.peers().map(|p| p.peer_node_id).collect::<Vec<_>>());
-    let peers = now.peers.iter().map(|p| p.peer_node_id);
-    let mut peers: Vec<Option<NodeId>> =
-        peers.filter(|id| wanted.as_ref().is_none_or(|w| w.contains(id))).map(Some).collect();
-    if peers.is_empty() {
-        peers.push(None);
+/// An object that has options.
+enum Part {
+    Resource,
+    Disk { nr: VolumeNr, minor: u32 },
+    Net(NodeId),
+    PeerDevice(NodeId, VolumeNr),
+}
+
+/// Those that a target stands for.
+fn parts(target: &Target, now: &LocalResource, groups: &[Group]) -> Vec<Part> {
+    let wanted: Option<Vec<NodeId>> =
+        target.name.peer.as_ref().map(|_| target.peers().map(|p| p.peer_node_id).collect());
+    let peers = now.peers.iter().map(|p| p.peer_node_id).filter(|id| wanted.as_ref().is_none_or(|w| w.contains(id)));
+    let volumes = || now.volumes.iter().filter(|v| target.name.volume.is_none_or(|nr| nr == v.nr.0));
+    match groups {
+        [Group::Resource] => vec![Part::Resource],
+        [Group::Net] => peers.map(Part::Net).collect(),
+        [Group::PeerDevice] => peers.flat_map(|id| volumes().map(move |v| Part::PeerDevice(id, v.nr))).collect(),
+        _ => volumes().map(|v| Part::Disk { nr: v.nr, minor: v.minor }).collect(),
     }
-    let volumes = now.volumes.iter().map(|v| v.nr);
-    let volumes: Vec<VolumeNr> = volumes.filter(|nr| target.name.volume.is_none_or(|v| v == nr.0)).collect();
-    peers.into_iter().flat_map(|peer| volumes.iter().map(move |nr| (peer, Some(*nr)))).collect()
+}
+
+impl Part {
+    fn words(&self, resource: &str) -> Vec<String> {
+        match self {
+            Part::Resource => told::words(["resource-options", resource]),
+            Part::Disk { minor, .. } => told::words(["disk-options", &minor.to_string()]),
+            Part::Net(id) => told::words(["net-options", resource, &id.to_string()]),
+            Part::PeerDevice(id, nr) => {
+                told::words(["peer-device-options", resource, &id.to_string(), &nr.to_string()])
+            }
+        }
+    }
+
+    /// Its options, as far as they can be set while it runs.
+    fn of(&self, configured: &LocalResource) -> Settings {
+        let peer = |id: NodeId| configured.peers.iter().find(move |p| p.peer_node_id == id);
+        let (own, all) = match self {
+            Part::Resource => (RESOURCE, Some(&configured.settings)),
+            Part::Disk { nr, .. } => {
+                let fencing = configured.peers.iter().find_map(|p| p.settings.find("fencing"));
+                let spec = config::option(&[Group::Net], "fencing").expect("in the table");
+                let fencing = fencing.cloned().unwrap_or_else(|| Setting::default_of(spec));
+                let volume = configured.volumes.iter().find(|v| v.nr == *nr);
+                return volume.iter().flat_map(|v| set(&v.settings, Group::Disk, DISK)).chain([fencing]).collect();
+            }
+            Part::Net(id) => (NET, peer(*id).map(|p| &p.settings)),
+            Part::PeerDevice(id, nr) => {
+                let device = peer(*id).and_then(|p| p.peer_devices.iter().find(|d| d.volume == *nr));
+                (PEER_DEVICE, device.map(|d| &d.settings))
+            }
+        };
+        all.into_iter().flat_map(|all| set(all, own[0], own)).collect()
+    }
+}
+
+/// What is set of one group, and can be while it runs.
+fn set(all: &Settings, group: Group, groups: &'static [Group]) -> Vec<Setting> {
+    let meant = |s: &&Setting| s.spec.group == group && settable(groups).any(|spec| spec == s.spec);
+    all.iter().filter(meant).cloned().collect()
 }
 
 /// The option by which resyncs wait for each other.
 pub(crate) const AFTER: &str = "resync-after";
-
-fn after(volume: &LocalVolume) -> Option<Setting> {
-    let spec = config::option(&[Group::Disk], AFTER)?;
-    Setting::parse(spec, volume.disk.resync_after.as_ref()?).ok()
-}
-
-/// All options that hold for this peer and volume.
-fn effective(of: &LocalResource, peer: Option<NodeId>, volume: Option<VolumeNr>) -> Settings {
-    let peers = || of.peers.iter().filter(|p| peer.is_none_or(|id| id == p.peer_node_id));
-    let is_meant = |nr: VolumeNr| volume.is_none_or(|wanted| wanted == nr);
-    // A volume's `resync-after` is a minor in its settings; the language has names.
-    let plain = |v: &LocalVolume| v.settings.iter().filter(|s| s.spec.name != AFTER).cloned().collect::<Vec<_>>();
-    let volumes = of.volumes.iter().filter(|v| is_meant(v.nr));
-    let disk = volumes.flat_map(|v| plain(v).into_iter().chain(after(v)));
-    let devices = peers().flat_map(|p| &p.peer_devices).filter(|d| is_meant(d.volume));
-    let devices = devices.flat_map(|d| d.settings.iter().cloned());
-    let net = peers().flat_map(|p| p.settings.iter().cloned());
-    let all = of.settings.iter().cloned().chain(net).chain(disk).chain(devices);
-    let mut found: Vec<Setting> = Vec::new();
-    for setting in all {
-        if !found.iter().any(|f| f.spec == setting.spec) {
-            found.push(setting);
-        }
-    }
-    found.into_iter().collect()
-}

@@ -54,7 +54,7 @@ pub(crate) fn setup(call: &Call) -> Result<u8, Problem> {
     let hosts: Vec<Host> = hosts.iter().map(|word| Host::parse(word)).collect::<Result<_, _>>()?;
     let file = file_to_write(call)?;
     let before = present(&file)?;
-    let known = Known::of(&file, before.as_deref())?;
+    let known = Known::of(&file, before.as_deref(), &context.load_options())?;
     let plan = Plan::new(call, name, hosts, &known)?;
     plan.check(call)?;
     let text = before.clone().map_or_else(String::new, |text| text.trim_end().to_owned() + "\n\n") + &plan.text();
@@ -119,9 +119,9 @@ struct Known {
 }
 
 impl Known {
-    fn of(file: &Path, text: Option<&str>) -> Result<Known, Problem> {
+    fn of(file: &Path, text: Option<&str>, options: &LoadOptions) -> Result<Known, Problem> {
         let Some(text) = text.filter(|text| !is_without_resource(file, text)) else { return Ok(Known::default()) };
-        let config = load(file, text)?;
+        let config = load(file, text, options)?;
         let mut known = Known::default();
         for resource in &config.resources {
             known.names.push(resource.name.clone());
@@ -140,14 +140,14 @@ fn is_without_resource(file: &Path, text: &str) -> bool {
     loaded.is_ok_and(|config| config.resources.is_empty())
 }
 
-fn load(file: &Path, text: &str) -> Result<Config, Problem> {
+fn load(file: &Path, text: &str, options: &LoadOptions) -> Result<Config, Problem> {
     let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
-    config::load_text(&Disk, file, text, &LoadOptions::default()).map_err(invalid)
+    config::load_text(&Disk, file, text, options).map_err(invalid)
 }
 
 /// The file as it would be must be one that `up` takes.
 fn check_text(call: &Call, file: &Path, text: &str, resource: &str) -> Result<(), Problem> {
-    let config = load(file, text)?;
+    let config = load(file, text, &call.context.load_options())?;
     let seen = config.resource_as_seen_by(resource, &call.context.this_host());
     let local = seen.map_err(|e| Problem::new(exit::FAILURE, e.to_string()))?;
     let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
@@ -220,8 +220,7 @@ impl Plan {
             return Err(Problem::usage("fewer than two disks: nothing would be mirrored"));
         }
         if let Some(host) = self.hosts.iter().find(|host| host.disk.is_none()) {
-            let text =
-                format!("{} has no disk: a host that only votes needs quorum, which urbd does not have yet", host.name);
+            let text = format!("{} has no disk: urbd has no hosts yet that only vote (tie-breakers)", host.name);
             return Err(Problem::usage(text).hint("give it a disk, or leave it out"));
         }
         for (n, host) in self.hosts.iter().enumerate() {
@@ -296,8 +295,6 @@ impl Plan {
             );
         }
         if self.hosts.len() > 2 {
-            text += "  urbd {\n    # DRBD 9's dialect: all hosts are connected at the same time\n    \
-                     protocol-version-max 124;\n  }\n";
             let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
             let _ = writeln!(text, "  connection-mesh {{\n    hosts {};\n  }}", names.join(" "));
         }

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use config::{LocalVolume, MetaDisk};
 
-use crate::cli::Call;
+use crate::cli::{self, Call};
 use crate::objects::{Takes, Target, targets};
 use crate::problem::{Problem, exit};
 use crate::verbs::status;
 
 /// Four lines per volume. A volume that was written without `volume { }` is linked by its resource's name alone.
 pub(crate) fn udev(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let always_numbered = call.context.config()?.global.udev_always_use_vnr;
+    // Who reads no file cannot know, and names the volume.
+    let always_numbered = call.context.of_running || call.context.config()?.global.udev_always_use_vnr;
     for_each_volume(target, |volume| {
         let by_res = match volume.implicit && !always_numbered {
             true => format!("drbd/by-res/{}", target.name.resource),
@@ -135,7 +136,14 @@ pub(crate) fn address(_: &Call, target: &Target) -> Result<u8, Problem> {
 
 /// Only checks the configuration.
 pub(crate) fn nothing(call: &Call) -> Result<u8, Problem> {
-    call.context.config().map(|_| 0)
+    let config = call.context.config()?;
+    // A file may be checked on a host that it is not for.
+    let (own, _) = config.each_for(&call.context.this_host());
+    let worst = own.iter().map(|local| {
+        let usable = engine::resource_config(local).map(|_| 0);
+        cli::settle(usable.map_err(|why| Problem::new(exit::FAILURE, format!("{}: {why}", local.name))))
+    });
+    Ok(worst.max().unwrap_or(0))
 }
 
 /// Asked for before the kernel's module is loaded; we have none.
@@ -164,10 +172,13 @@ pub(crate) fn lower_resource(call: &Call, target: &Target) -> Result<u8, Problem
 
 /// Names of resources whose running configuration is another.
 pub(crate) fn adjustable(call: &Call) -> Result<u8, Problem> {
-    let (found, worst) = targets(call.context, &call.objects(), Takes::OptionalResource)?;
+    let (found, mut worst) = targets(call.context, &call.objects(), Takes::OptionalResource)?;
     for target in found {
-        if !super::adjust::plan(call, &target)?.is_empty() {
-            println!("{}", target.name.resource);
+        match super::adjust::would_change(call, &target) {
+            Ok(true) => println!("{}", target.name.resource),
+            Ok(false) => {}
+            // The names of the others are no less true.
+            Err(problem) => worst = worst.max(crate::cli::settle(Err(problem))),
         }
     }
     Ok(worst)

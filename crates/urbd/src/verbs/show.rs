@@ -126,11 +126,8 @@ impl Page {
     /// A section with the options that differ from their defaults; nothing if there are none. With defaults: all of the
     /// groups.
     fn options(&mut self, section: &str, settings: &Settings, groups: &[Group], wanted: impl Fn(&Setting) -> bool) {
-        let shown: Vec<Setting> = if self.defaults {
-            every(settings, groups)
-        } else {
-            settings.iter().filter(|s| wanted(s) && !s.is_default()).cloned().collect()
-        };
+        let is_shown = |s: &Setting| self.defaults || wanted(s) && !s.is_default();
+        let shown: Vec<Setting> = every(settings, groups).into_iter().filter(is_shown).collect();
         if shown.is_empty() {
             return;
         }

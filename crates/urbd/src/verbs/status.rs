@@ -1,5 +1,6 @@
 //! Verbs that only look: status, events, one-word queries.
 
+use inotify::{Inotify, WatchMask};
 use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
@@ -8,7 +9,9 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use control::client::{Client, ClientError};
-use control::{Event, Reply, Request, ResourceStatus, events, human, json, matter, query};
+use control::what_if::WhatIf;
+use control::{Command, ConnectionStatus, Event, Reply, Request, ResourceStatus};
+use control::{events, human, json, matter, query, what_if};
 
 use crate::cli::{self, Call};
 use crate::context::{ANSWER_TIMEOUT, Context};
@@ -23,7 +26,7 @@ pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     let text = if call.flag("json") && is_drbds_name() {
         json::status(&resources)
     } else if call.flag("json") {
-        json::status_with_matters(&resources)
+        json::status_with_matters(&resources, |r| losses(call.context, &r.name, None).ok())
     } else if !is_drbds_name() && worst == 0 && names_all(&call.objects()) {
         page_of_all(call.context, &resources, &human_options(call)?)
     } else if resources.is_empty() && worst != 0 {
@@ -176,6 +179,15 @@ pub(crate) fn connection_state(call: &Call, target: &Target) -> Result<u8, Probl
     Ok(0)
 }
 
+/// `peer-role`: one word per connection.
+pub(crate) fn peer_role(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let status = one(call.context, &target.name.resource)?;
+    let meant = target.peer();
+    let named = |c: &&ConnectionStatus| meant.as_ref().is_none_or(|peer| c.name == *peer);
+    status.connections.iter().filter(named).for_each(|c| println!("{}", c.peer_role));
+    Ok(0)
+}
+
 /// `dstate`: ours and the peers', one line per volume; from the metadata if the resource does not run.
 pub(crate) fn disk_state(call: &Call, target: &Target) -> Result<u8, Problem> {
     if !call.context.is_running(&target.name.resource) {
@@ -211,7 +223,34 @@ pub(crate) fn text(context: &Context, resource: &str, request: &Request) -> Resu
     }
 }
 
-/// `why`: what is the matter, in sentences; then one line per decision that led to the present states.
+/// What each single loss would do to a running resource, or what this command would take away.
+pub(crate) fn losses(context: &Context, resource: &str, before: Option<Command>) -> Result<Vec<WhatIf>, Problem> {
+    context.client(resource)?.what_if(before).map_err(|e| Problem::client(resource, &e))
+}
+
+/// `what-if`: for each node, link and disk: what stops when it is lost.
+pub(crate) fn what_if(call: &Call) -> Result<u8, Problem> {
+    let (resources, mut worst) = collect(call.context, &call.objects());
+    let mut all = serde_json::Map::new();
+    let mut text = String::new();
+    for name in resources.iter().map(|r| &r.name) {
+        match losses(call.context, name, None) {
+            Ok(told) if call.flag("json") => drop(all.insert(name.clone(), what_if::json(&told))),
+            Ok(told) => {
+                text += &format!("{name}:\n");
+                text += &what_if::lines(&told).lines().map(|line| format!("  {line}\n")).collect::<String>();
+            }
+            Err(problem) => worst = worst.max(cli::settle(Err(problem))),
+        }
+    }
+    if call.flag("json") {
+        text = format!("{:#}\n", serde_json::Value::Object(all));
+    }
+    print(&text);
+    Ok(worst)
+}
+
+/// `why`: what is the matter, in sentences; then a line for each decision and change: when, what, and its code.
 pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     let mut client = call.context.client(resource).map_err(|problem| match problem.exit {
@@ -228,17 +267,20 @@ pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     if found.iter().all(|m| m.weight > matter::Weight::Running) {
         text += &format!("{resource}: nothing is the matter.\n");
     }
+    // A process of an older release does not know it.
+    let votes = client.what_if(None).unwrap_or_default();
+    for now in votes.iter().filter(|w| w.loss == what_if::Loss::Nothing && votes_are_counted(w)) {
+        text += &format!("{resource}/{}: {}\n", now.volume, now.sentence());
+    }
+    let mut client = call.context.client(resource)?;
     match client.ask(&Request::Why) {
         Ok(Reply::Why(entries)) => {
-            text += if entries.is_empty() { "" } else { "Decisions, oldest first:\n" };
+            text += if entries.is_empty() { "" } else { "Decisions and what they changed, newest last, in UTC:\n" };
             for entry in entries {
-                text += &format!(
-                    "{} {} because {} [{}]\n",
-                    entry.object,
-                    entry.state,
-                    control::plain(&entry.text),
-                    entry.code
-                );
+                let then = entry.ago_ms.and_then(|ago| SystemTime::now().checked_sub(Duration::from_millis(ago)));
+                let since_1970 = then.and_then(|then| then.duration_since(UNIX_EPOCH).ok());
+                let when = since_1970.map(|t| date_and_time(t.as_secs()) + " ").unwrap_or_default();
+                text += &format!("{when}{}: {} [{}]\n", entry.object, control::plain(&entry.text), entry.code);
             }
             print(&text);
             Ok(0)
@@ -248,12 +290,52 @@ pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     }
 }
 
+fn votes_are_counted(of: &WhatIf) -> bool {
+    of.here.as_ref().is_some_and(|here| here.votes.is_some())
+}
+
+/// Says on standard error what this command stops, here or on a Primary elsewhere, before it is given; and in other
+/// words if it is refused. Not by the names of DRBD's tools, which do not say it.
+pub(crate) struct Stops(Option<String>);
+
+impl Stops {
+    pub(crate) fn before(context: &Context, resource: &str, command: Command) -> Stops {
+        let frozen = |status: &ResourceStatus| status.suspended.any() && status.role == control::Role::Primary;
+        let known = || {
+            let frozen = frozen(&one(context, resource).ok()?);
+            let told = losses(context, resource, Some(command)).ok()?;
+            let stops: Vec<String> = told.iter().filter(|_| !frozen).filter_map(WhatIf::stops).collect();
+            stops.into_iter().next()
+        };
+        Stops((!is_drbds_name()).then(known).flatten())
+    }
+
+    /// It was done.
+    pub(crate) fn warn(&self, resource: &str) {
+        if let Some(stops) = &self.0 {
+            eprintln!("urbd: warning: {resource}: what stops with this: {stops}");
+        }
+    }
+
+    /// It was refused.
+    pub(crate) fn explain(&self, problem: Problem) -> Problem {
+        match &self.0 {
+            Some(stops) if problem.hint.is_none() => problem.hint(format!("what would stop: {stops}")),
+            _ => problem,
+        }
+    }
+}
+
 /// What the event loop of `events2` wakes up for.
 enum Wake {
     /// From the resource of that name; `Err` is the end of its stream.
     From(String, Result<Box<Event>, ClientError>),
     /// A character on standard input; `None` at its end.
     Input(Option<u8>),
+    /// Another process goes on with the resource of that name.
+    TakenOver(String),
+    /// There is something new in the directory of the sockets.
+    Started,
 }
 
 /// How often to look whether another resource was started.
@@ -300,8 +382,9 @@ pub(crate) fn events(call: &Call) -> Result<u8, Problem> {
         return answer_polls(call, &receiver, &followed, options);
     }
     for name in &followed {
-        follow(call.context, name, statistics, &sender);
+        follow(call.context, name, (statistics, false), &sender);
     }
+    watch_for_new(call.context, &sender);
     Follower { call, only, statistics, sender, followed }.run(&receiver, &mut printer)
 }
 
@@ -343,6 +426,7 @@ impl Follower<'_> {
                     printer.lines(|r| r.gone(&name))?;
                     self.followed.retain(|n| *n != name);
                 }
+                Ok(Wake::TakenOver(name)) => printer.lines(|r| r.taken_over(&name))?,
                 Ok(Wake::Input(Some(b'n'))) => {
                     for status in self.followed.iter().filter_map(|name| one(self.call.context, name).ok()) {
                         printer.lines(|r| r.status(&status))?;
@@ -350,7 +434,7 @@ impl Follower<'_> {
                 }
                 Ok(Wake::Input(Some(b'\n'))) => {}
                 Ok(Wake::Input(_)) => return Ok(0),
-                Err(_) => self.look_for_new(),
+                Ok(Wake::Started) | Err(_) => self.look_for_new(),
             }
         }
     }
@@ -360,7 +444,7 @@ impl Follower<'_> {
         let wanted = running.into_iter().filter(|name| self.only.as_ref().is_none_or(|only| only == name));
         for name in wanted.filter(|name| !self.followed.contains(name)).collect::<Vec<_>>() {
             if self.call.context.is_running(&name) {
-                follow(self.call.context, &name, self.statistics, &self.sender);
+                follow(self.call.context, &name, (self.statistics, true), &self.sender);
                 self.followed.push(name);
             }
         }
@@ -401,15 +485,22 @@ impl Printer {
 }
 
 /// Follows one resource from a thread of its own, also when another process goes on with it, until nobody runs it.
-fn follow(context: &Context, name: &str, statistics: bool, sender: &Sender<Wake>) {
+/// `since_start`: from its first state on, as this program was there before it.
+fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, bool), sender: &Sender<Wake>) {
     let (name, sender, socket) = (name.to_owned(), sender.clone(), context.socket(name));
     thread::spawn(move || {
+        let mut process = None;
         let why = loop {
-            let stream = Client::connect(&socket, Some(ANSWER_TIMEOUT)).and_then(|c| c.subscribe(false, statistics));
-            let mut stream = match stream {
-                Ok(stream) => stream,
-                Err(_) => break ClientError::Closed,
+            let client = Client::connect(&socket, Some(ANSWER_TIMEOUT));
+            let pid = client.as_ref().ok().map(|client| client.pid);
+            let Ok(mut stream) = client.and_then(|c| c.subscribe(statistics, since_start)) else {
+                break ClientError::Closed;
             };
+            since_start = false;
+            if process.is_some() && pid != process && sender.send(Wake::TakenOver(name.clone())).is_err() {
+                return;
+            }
+            process = pid;
             let mut heard = false;
             let ended = loop {
                 let event = match stream.next(None) {
@@ -426,6 +517,22 @@ fn follow(context: &Context, name: &str, statistics: bool, sender: &Sender<Wake>
             }
         };
         let _ = sender.send(Wake::From(name, Err(why)));
+    });
+}
+
+/// Wakes the loop as soon as a resource is started: it may live shorter than the time between two looks.
+fn watch_for_new(context: &Context, sender: &Sender<Wake>) {
+    let watch = || -> io::Result<Inotify> {
+        let inotify = Inotify::init()?;
+        inotify.watches().add(context.run_dir(), WatchMask::CREATE | WatchMask::MOVED_TO)?;
+        Ok(inotify)
+    };
+    // Without it (too many watches on the machine) it is found at the next look.
+    let Ok(mut inotify) = watch() else { return };
+    let sender = sender.clone();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while inotify.read_events_blocking(&mut buffer).is_ok() && sender.send(Wake::Started).is_ok() {}
     });
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn verified(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     let failed = |e: ClientError| Problem::client(resource, &e);
     let mut progress = Progress::new(resource);
-    let mut stream = call.context.client(resource)?.subscribe(false, true).map_err(failed)?;
+    let mut stream = call.context.client(resource)?.subscribe(true, false).map_err(failed)?;
     let status = loop {
         let Event::Status(status) = stream.next(None).map_err(failed)? else { continue };
         let verifying =
@@ -114,7 +114,7 @@ fn wait(call: &Call, target: &Target, wait_for: WaitFor) -> Result<u8, Problem> 
     let failed = |e: ClientError| Problem::client(resource, &e);
     let mut progress = (wait_for == WaitFor::Sync).then(|| Progress::new(resource));
     let started = Instant::now();
-    let mut stream = call.context.client(resource)?.subscribe(false, progress.is_some()).map_err(failed)?;
+    let mut stream = call.context.client(resource)?.subscribe(progress.is_some(), false).map_err(failed)?;
     let mut status: Option<ResourceStatus> = None;
     loop {
         let next = match &status {

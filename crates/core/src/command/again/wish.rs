@@ -3,7 +3,7 @@
 use crate::api::Inherited;
 use crate::command::caller::Caller;
 use crate::members::Volumes;
-use units::{Generation, Instant};
+use units::{Generation, Instant, VolumeNr};
 use wire::{DiskState, Role};
 
 /// The wish to be Primary again.
@@ -23,6 +23,12 @@ pub(crate) struct Again {
 impl Again {
     pub(super) fn is_asking(&self) -> bool {
         matches!(self.stage, Progress::Asking { .. })
+    }
+
+    pub(in crate::command) fn forget_volume(&mut self, volume: VolumeNr) {
+        self.found.remove(volume);
+        self.inherited.came.retain(|of| *of != volume);
+        self.inherited.without_disk.retain(|of| *of != volume);
     }
 }
 

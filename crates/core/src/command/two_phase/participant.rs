@@ -1,6 +1,6 @@
 //! A change in two phases that another node has begun (`docs/spec/connection-and-state.md` 3.2.5, 3.2.6).
 
-use super::PATIENCE;
+use super::{PATIENCE, connects};
 use crate::Resource;
 use crate::api::ConnectionState;
 use crate::command::transaction::Transaction;
@@ -9,7 +9,6 @@ use crate::config::Fencing;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
-use crate::decide::topic::Topic;
 use crate::decide::view::{Kind, Refusal};
 use crate::node::Node;
 use units::{NodeId, NodeMask, VolumeNr};
@@ -75,15 +74,15 @@ impl Resource {
     fn accept_prepare(&mut self, peer: NodeId, volume: VolumeNr, prepare: &Prepare) {
         let (head, own) = (prepare.transaction, self.node.cfg.node);
         let concerned = head.initiator == peer && head.target.is_none_or(|target| target == own);
-        let meets = prepare.change.conn == Some(ConnState::WFReportParams) && concerned;
+        let connects = connects(volume, &prepare.change);
+        let meets = connects && concerned;
         if meets && self.refuse_beside_other(peer) {
             return;
         }
         let change = concerned.then(|| self.change_of_peer(peer, volume, &prepare.change));
         let mut masks = Masks { reachable: self.neighbours9().with(own), ..Masks::default() };
-        let connects = prepare.change.conn == Some(ConnState::WFReportParams);
         match prepare.change.conn {
-            Some(ConnState::WFReportParams) => masks.reachable.insert(head.initiator),
+            _ if connects => masks.reachable.insert(head.initiator),
             Some(ConnState::Disconnecting) => masks.reachable.remove(head.initiator),
             _ => {}
         }
@@ -91,6 +90,7 @@ impl Resource {
             masks.primary.insert(own);
             masks.weak = self.weak_beside(masks.reachable);
         }
+        let removes = prepare.change.conn == Some(ConnState::WFReportParams) && !connects;
         let answer = match &change {
             None if self.is_beside_rising(&prepare.change) => Answer::No,
             _ if self.must_be_brought_up_first(head.initiator, &prepare.change) => Answer::Retry,
@@ -98,6 +98,7 @@ impl Resource {
             Some(None) => Answer::No,
             Some(Some(_)) if connects && self.opens_disks() => Answer::Retry,
             Some(Some(_)) if connects => Answer::Yes,
+            Some(Some(_)) if removes && self.writes_to(peer, volume) => Answer::Retry,
             // Nothing is to change.
             Some(Some(_)) if prepare.change == StateChange::default() => Answer::Yes,
             Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
@@ -182,6 +183,9 @@ impl Resource {
         if commit {
             self.carry_out_theirs(peer, &two);
             self.end_links();
+            if let Some(reachable) = decision.reachable_nodes().filter(|_| self.node.knows_members()) {
+                self.happened(Set::Members(reachable.nodes()));
+            }
             let affected = head.initiator == peer && head.target.is_none_or(|target| target == self.node.cfg.node);
             if affected && !two.is_empty() || !head.primary_incapable {
                 self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
@@ -240,7 +244,7 @@ impl Resource {
             self.took_place(two.change());
         }
         if two.is_disconnect() && two.head.target == Some(self.node.cfg.node) {
-            self.peer_has_parted(peer);
+            self.out.peer_has_parted(peer);
         }
     }
 
@@ -251,11 +255,6 @@ impl Resource {
         let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
         let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
         alone && two.answer == Answer::Yes && parents.contains(peer)
-    }
-
-    pub(crate) fn peer_has_parted(&mut self, peer: NodeId) {
-        let text = "the peer disconnected".to_owned();
-        self.out.drop_link(peer, ConnectionState::TearDown, Topic::PeerDisconnected, text);
     }
 }
 
@@ -285,6 +284,9 @@ impl Node {
                     change.push(Set::PeerDisk(peer, volume, DiskState::Outdated));
                 });
             }
+            Some(ConnState::WFReportParams) if volume != VolumeNr::NONE => {
+                return Some(self.removed_by(peer, volume));
+            }
             Some(ConnState::WFReportParams) => {
                 change.push(Set::Connection(peer, ConnectionState::Connected));
                 return (!self.state.is_connected(peer)).then_some(change);
@@ -306,9 +308,30 @@ impl Node {
         Some(change)
     }
 
+    /// Is something under way about a volume that the peer is to do here, or this node there?
+    pub(in crate::command) fn writes_to(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        self.devices.contains(volume) && {
+            let io = &self.connections[peer].peer_devices[volume].link.io;
+            io.pending > 0 || io.unacked > 0 || io.sectors_in_flight > 0
+        }
+    }
+
+    /// A peer removes a volume, which it has no disk for. It need not be fenced.
+    pub(in crate::command) fn removed_by(&self, peer: NodeId, volume: VolumeNr) -> Change {
+        if !self.devices.contains(volume) || !self.state.replicates(peer, volume) {
+            return Change::default();
+        }
+        let change = Change::from(Set::Replication(peer, volume, Replication::Off));
+        match self.fencing_policy() {
+            Fencing::DontCare => change,
+            _ => change.and(Set::PeerDisk(peer, volume, DiskState::Outdated)),
+        }
+    }
+
     /// The volumes whose copies a Secondary outdates that leaves this Primary in order (4.5): it need not be fenced.
     fn outdated_by_leaving(&self, peer: NodeId) -> impl Iterator<Item = VolumeNr> {
-        let fences = self.fencing_policy() != Fencing::DontCare && self.state.is_primary();
+        let asked = self.fencing_policy() != Fencing::DontCare || self.cfg.quorum.is_on();
+        let fences = asked && self.state.is_primary();
         let secondary = self.state.peers[peer].role() == Role::Secondary;
         let outdates =
             move |volume: &VolumeNr| fences && secondary && self.state.peer_disk(peer, *volume) > DiskState::Outdated;

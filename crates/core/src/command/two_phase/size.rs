@@ -193,7 +193,7 @@ impl Resource {
     fn leave_for_size(&mut self, volume: VolumeNr, reason: Reason, text: &str) {
         self.out.note(crate::Severity::Error, Some(volume), None, reason, text);
         for peer in self.neighbours9() {
-            self.out.give_up(peer, reason, reason.to_string());
+            self.out.refuse_peer(peer, reason);
         }
     }
 

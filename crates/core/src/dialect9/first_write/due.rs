@@ -28,8 +28,13 @@ impl FirstWrite {
         matches!(self, FirstWrite::Due | FirstWrite::Writing { due: true })
     }
 
+    /// Is one to begin before any write ends that a peer may lack?
+    pub(crate) fn comes_first(&self) -> bool {
+        matches!(self, FirstWrite::Due | FirstWrite::Pinging(_))
+    }
+
     /// From now on one is to begin with the next write, or is not. One that is on its way goes on.
-    pub(super) fn put_due(&mut self, due: bool) {
+    pub(crate) fn put_due(&mut self, due: bool) {
         *self = match (&*self, due) {
             (FirstWrite::Writing { .. }, due) => FirstWrite::Writing { due },
             (_, true) => FirstWrite::Due,

@@ -5,8 +5,8 @@ use crate::decide::uuid9::Strategy;
 use crate::decide::{DiskState, Reason};
 use crate::dialect9::mesh::unsettled::LostPrimary;
 use crate::members::Volumes;
-use units::Instant;
-use wire::{Role, Uuids110};
+use units::{Generation, Instant, VolumeNr};
+use wire::{Role, StateWord, Uuids110};
 
 /// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Part {
     pub(super) sent: Option<(Uuids110, DiskState)>,
     /// What the peer has said of its generations.
     pub(super) uuids: Option<Uuids110>,
+    /// The generations that this node's users and the peer's have seen, where there is no disk (5.10).
+    pub(super) exposed: [Option<Generation>; 2],
     /// What follows, when the peer's state has come.
     pub(super) outcome: Option<Outcome>,
     /// Nothing has come: the peer has no such volume.
@@ -38,6 +40,8 @@ pub(in crate::dialect9) struct Told<'a> {
     pub(in crate::dialect9) uuids: &'a Uuids110,
     pub(in crate::dialect9) disk: DiskState,
     pub(in crate::dialect9) role: Role,
+    /// Has it quorum?
+    pub(in crate::dialect9) quorate: bool,
 }
 
 /// What a volume becomes when the nodes are connected.
@@ -45,9 +49,24 @@ pub(in crate::dialect9) struct Told<'a> {
 pub(super) struct Outcome {
     pub(super) bitmap: Preparation,
     pub(super) replication: Replication,
-    pub(super) role: Role,
     pub(super) disk: DiskState,
-    pub(super) paused: bool,
+    /// What the peer has said of itself.
+    pub(super) word: StateWord,
+    pub(super) without_disk: WithoutDisk,
+}
+
+/// What becomes of a volume of which one of the nodes has no disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum WithoutDisk {
+    /// Nothing, or both have one.
+    #[default]
+    Nothing,
+    /// Users here see the peer's generation from now on.
+    Exposes(Generation),
+    /// What the peer's users have seen was written without this disk, which is Outdated.
+    OwnIsBehind,
+    /// The users of the peer, a Primary, see what this disk has.
+    OwnIsGood,
 }
 
 /// How a resync, or that there is none, begins.
@@ -91,4 +110,11 @@ pub(crate) enum Verdict {
     Retry(Reason),
     /// No.
     Disconnect(Reason),
+}
+
+impl Attempt {
+    /// There is no such volume any more.
+    pub(crate) fn forget_volume(&mut self, volume: VolumeNr) {
+        self.volumes.remove(volume);
+    }
 }

@@ -12,3 +12,10 @@ pub(crate) struct Unsaid {
     /// Of what was being written to it is said again, and not before then.
     pub(super) again: Instant,
 }
+
+impl Unsaid {
+    /// There is no such volume any more.
+    pub(crate) fn forget_volume(&mut self, volume: VolumeNr) {
+        self.left.retain(|(of, _)| *of != volume);
+    }
+}

@@ -1,7 +1,7 @@
 //! A Primary that was lost.
 
 use crate::dialect9::mesh::unsettled::LostPrimary;
-use units::{Duration, Instant};
+use units::{Duration, Instant, NodeId};
 
 /// So long a node waits for the other one's word before they connect anew to compare.
 pub(in crate::dialect9) const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,6 +37,15 @@ impl Loss {
         match self {
             Loss::Told => None,
             Loss::Writing(since) | Loss::Flushing(_, since) => Some(since + PATIENCE),
+        }
+    }
+}
+
+impl Survivor {
+    /// There is no such peer any more: nothing follows from what was said of its writes.
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        for known in [&mut self.told, &mut self.named, &mut self.gets] {
+            known.take_if(|lost| lost.node == peer);
         }
     }
 }

@@ -44,18 +44,27 @@ const CRATES: [(&str, &[&str]); 3] =
 /// What is true today, of each of [`CRATES`] in that order.
 #[rustfmt::skip]
 const LIMITS: &[(&str, [usize; 3])] = &[
-    ("methods of the largest type", [709, 104, 223]),
-    ("of these with &mut", [639, 63, 154]),
+    // The core's have risen once: nodes without disks in 9's dialect (their handshake, generations that they begin at
+    // their peers, what they trust). The engine's, too: a command is asked again of who has just closed a device.
+    // And once more: several peers of a Primary without a disk (what confirms its generations, whom it trusts).
+    // All three have risen for `what-if`: what a loss would do, asked and told, and compared in whole clusters.
+    ("methods of the largest type", [727, 100, 232]),
+    ("of these with &mut", [656, 64, 159]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
-    ("mean reach of a method", [68, 11, 21]),
-    ("files in one circle of calls", [63, 13, 34]),
-    ("fields in reach of a file", [405, 71, 207]),
-    ("files with over 60 in reach", [65, 5, 29]),
-    ("bools as fields", [148, 57, 54]),
-    ("bools in fields and variants", [207, 73, 76]),
-    ("questions of dialect and version", [206, 3, 1]),
-    ("lines, in hundreds", [275, 123, 101]),
+    ("mean reach of a method", [70, 12, 24]),
+    ("files in one circle of calls", [63, 7, 34]),
+    ("fields in reach of a file", [412, 73, 208]),
+    ("files with over 60 in reach", [66, 5, 32]),
+    ("bools as fields", [149, 56, 60]),
+    ("bools in fields and variants", [211, 72, 84]),
+    ("questions of dialect and version", [216, 1, 1]),
+    // Of a new function these may become more: the commit says for what.
+    // The engine's: a process that takes volumes and peers in and lets them go; both: a node is forgotten.
+    // The core's: quorum, its table, what freezes and fails without; what v08 disks make of an offer. The engine's
+    // also: a handler's environment, what the keeper is told. The simulator's: seeds with quorum.
+    // The core's, again: what two disks would come to (`decide::foretell`), for who looks at them.
+    ("lines, in hundreds", [305, 130, 107]),
 ];
 
 /// What is known of a type by its methods.
@@ -69,7 +78,10 @@ struct OfType {
 
 impl OfType {
     fn mean_reach(&self) -> usize {
-        (self.reach + self.methods / 2) / self.methods.max(1)
+        {
+            if self.methods > 600 {};
+            (self.reach + self.methods / 2) / self.methods.max(1)
+        }
     }
 }
 

@@ -1,20 +1,27 @@
-//! `top` and `web`: to look at.
+//! `urbd-watch`: what `urbd top` and `urbd web` become. The process that holds the data has no terminal and no browser.
+#![forbid(unsafe_code)]
 
-use std::io::{self, IsTerminal};
+use std::env;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
-use watch::{Looker, top, web};
+use urbd::problem::{Problem, exit};
+use urbd::watching::{self, Watching};
+use urbd_watch::{Looker, top, web};
 
-use super::{absent, status};
-use crate::cli::Call;
-use crate::context::Context;
-use crate::problem::{Problem, exit};
+fn main() -> ExitCode {
+    ExitCode::from(watching::run(env::args_os(), |call| match call.verb() {
+        "web" => serve(call),
+        _ => show(call),
+    }))
+}
 
 /// `top`: in a terminal until a key ends it; without one, one plain picture.
-pub(crate) fn top(call: &Call) -> Result<u8, Problem> {
+fn show(call: &Watching) -> Result<u8, Problem> {
     let (looker, exit) = looker(call)?;
     let failed = |e: io::Error| Problem::new(exit::BROKEN, format!("the terminal: {e}"));
     if io::stdout().is_terminal() && io::stdin().is_terminal() && !call.flag("once") {
-        top::run(looker, status::wants_color(call)?).map_err(failed)?;
+        top::run(looker, call.wants_color()?).map_err(failed)?;
     } else {
         match top::snapshot(looker, &mut io::stdout().lock()) {
             // Who reads has seen enough.
@@ -36,13 +43,13 @@ fn silent(which: &[(String, String)]) -> Option<Problem> {
 }
 
 /// `web`: serves the page until it is ended.
-pub(crate) fn web(call: &Call) -> Result<u8, Problem> {
+fn serve(call: &Watching) -> Result<u8, Problem> {
     let address = call.value("listen").map_or(Ok(web::DEFAULT), web::parse).map_err(|why| {
         Problem::usage(format!("--listen {why}"))
             .hint("to look from another machine: ssh -L 7780:127.0.0.1:7780 THIS_MACHINE, and urbd web here")
     })?;
-    if call.context.dry_run {
-        status::print(&format!("http://{address}/\n"));
+    if call.is_dry_run() {
+        print(&format!("http://{address}/\n"));
         return Ok(0);
     }
     let (looker, exit) = looker(call)?;
@@ -53,30 +60,20 @@ pub(crate) fn web(call: &Call) -> Result<u8, Problem> {
         };
         Problem::new(exit::BROKEN, format!("cannot listen on {address}: {e}")).hint(hint)
     };
-    let server = web::Server::new(address, &call.context.node, looker).map_err(failed)?;
-    status::print(&format!("http://{}/\n", server.address()));
+    let server = web::Server::new(address, call.node(), looker).map_err(failed)?;
+    print(&format!("http://{}/\n", server.address()));
     server.run().map_err(failed)?;
     Ok(exit)
 }
 
-fn looker(call: &Call) -> Result<(Looker, u8), Problem> {
-    call.context.may_look()?;
-    let objects = call.objects();
-    if objects.is_empty() || objects.iter().any(|name| name == "all") {
-        return Ok((of(call.context, Vec::new()), 0));
-    }
-    let (names, worst) = status::named(call.context, &objects);
-    match names.is_empty() {
-        true => Err(Problem::new(worst, "none of these resources is known")),
-        false => Ok((of(call.context, names), worst)),
-    }
+/// Sees also what is configured and does not run.
+fn looker(call: &Watching) -> Result<(Looker, u8), Problem> {
+    let (names, exit) = call.resources()?;
+    Ok((Looker::new(call.run_dir(), names).with_absent(call.absent()), exit))
 }
 
-/// Sees also what is configured and does not run. The configuration is read anew each time: it may have changed.
-fn of(context: &Context, names: Vec<String>) -> Looker {
-    let asked = context.unread();
-    Looker::new(&context.run_dir, names).with_absent(move |running| {
-        let found = absent::absent(&asked.unread(), running);
-        found.into_iter().map(|one| (one.name.clone(), one.reason())).collect()
-    })
+/// A reader that went away (`| head`) is no error.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

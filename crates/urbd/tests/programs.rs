@@ -1,0 +1,80 @@
+//! Verbs that programs of their own serve: how they are found, what reaches them, and what is said without them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// The program alone in a folder.
+struct Folder {
+    dir: TempDir,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder { dir: tempfile::tempdir().unwrap() };
+        fs::copy(env!("CARGO_BIN_EXE_urbd"), folder.path("urbd")).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Puts another program beside it.
+    fn add(&self, name: &str, script: &str) {
+        fs::write(self.path(name), script).unwrap();
+        fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
+    fn call(&self, arguments: &[&str]) -> Output {
+        Command::new(self.path("urbd")).args(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+#[test]
+fn the_simulator_and_the_benchmark_are_programs_of_their_own() {
+    let folder = Folder::new();
+    let absent = folder.call(&["bench", "bars", "--list"]);
+    let complaint = String::from_utf8(absent.stderr).unwrap();
+    assert_eq!(absent.status.code(), Some(20));
+    assert!(
+        complaint.contains("urbd-lab, which is not in") && complaint.contains("install the package"),
+        "{complaint}"
+    );
+    // All words reach it as they are, and its exit status comes back.
+    folder.add("urbd-lab", "#!/bin/sh\necho \"$@\" \"$URBD_PROGRAM\"\nexit 10\n");
+    let called = folder.call(&["sim", "--help", "--seed=3", "x"]);
+    assert_eq!(called.status.code(), Some(10));
+    let said = String::from_utf8(called.stdout).unwrap();
+    assert_eq!(said, format!("sim --help --seed=3 x {}\n", folder.path("urbd").display()));
+    let help = String::from_utf8(folder.call(&["help"]).stdout).unwrap();
+    assert!(!help.contains(" sim ") && !help.contains(" bench "), "out of the operator's sight: {help}");
+}
+
+#[test]
+fn what_shows_resources_is_a_program_of_its_own() {
+    let folder = Folder::new();
+    for verb in ["top", "web"] {
+        let absent = folder.call(&[verb]);
+        let complaint = String::from_utf8(absent.stderr).unwrap();
+        assert_eq!(absent.status.code(), Some(20));
+        let expected = format!("urbd: {verb} needs the program urbd-watch, which is not in ");
+        assert!(complaint.starts_with(&expected) && complaint.contains("urbd: hint: "), "{complaint}");
+    }
+    // What was typed reaches it in the parser's order, and its exit status comes back.
+    folder.add("urbd-watch", "#!/bin/sh\necho \"$@\"\nexit 7\n");
+    let called = folder.call(&["-c", "/x", "--once", "top", "--color=always", "r0", "r1"]);
+    assert_eq!(called.status.code(), Some(7), "{called:?}");
+    assert_eq!(String::from_utf8(called.stdout).unwrap(), "top r0 r1 -c/x --once --color=always\n");
+    // What is wrong with a call, and help, does not need it.
+    for (arguments, status, says) in
+        [(["top", "--nonsense"], 1, "--nonsense"), (["web", "--help"], 0, "--listen"), (["help", "top"], 0, "--once")]
+    {
+        let called = folder.call(&arguments);
+        let said = String::from_utf8([called.stdout, called.stderr].concat()).unwrap();
+        assert!(called.status.code() == Some(status) && said.contains(says), "{arguments:?}: {said}");
+    }
+}
