@@ -151,6 +151,10 @@ impl<'a> About<'a> {
         self.peer.is_some_and(|peer| peer.unfenced && peer.volumes.values().all(hold))
     }
 
+    fn any_lacks_data(&self) -> bool {
+        self.state.volumes.ids().any(|volume| lacks_data(self.state, volume))
+    }
+
     fn effects(mut self) -> Vec<Effect> {
         self.before_packets();
         self.packets_and_generations();
@@ -178,10 +182,13 @@ impl<'a> About<'a> {
             self.out.push(Effect::DropPendingGeneration);
         }
         if new.frozen.because_of(SuspendReason::NoData) {
-            if came_back && !self.state.volumes.ids().any(|v| lacks_data(self.state, v)) {
+            if came_back && !self.any_lacks_data() {
                 self.out.extend([Effect::ResendRequests, Effect::LiftNoData]);
             } else if attached(&old, &new) && self.state.volumes.values().all(|v| v.disk == D::UpToDate) {
                 self.out.extend([Effect::RestartLocalIo, Effect::LiftNoData]);
+            } else if self.protocol >= 110 && self.lacks_data == (true, false) && !self.any_lacks_data() {
+                // A connected peer's disk has become good (spec 2.2, E1). 8.4's dialect goes on waiting.
+                self.out.extend([Effect::ResendRequests, Effect::LiftNoData]);
             } else if new.role == Role::Secondary && old.role == Role::Primary {
                 // Nobody waits for data here any more; what does is failed.
                 self.out.push(Effect::LiftNoData);

@@ -4,7 +4,7 @@
 use crate::rig::{Pair, Shape, VOLUME};
 use meta::DeviceFlags;
 use units::Duration;
-use urbd_core::{Command, OnNoQuorum, QuorumConfig, RequestKind, ResourceConfig, SuspendReason, Threshold};
+use urbd_core::{Command, OnNoData, OnNoQuorum, QuorumConfig, RequestKind, ResourceConfig, SuspendReason, Threshold};
 use wire::{ConnState, DiskState, Role};
 
 const V09: Shape = Shape { version: meta::Version::V09, ..Shape::DEFAULT };
@@ -208,4 +208,31 @@ fn a_node_that_comes_up_alone_has_none_until_the_other_is_there() {
     reconnect(&mut pair);
     assert!(has_quorum(&pair, 1) && has_quorum(&pair, 0));
     pair.writes(2, 1, || 6);
+}
+
+/// The users of a Primary without a disk wait for the peer's, which comes back while both are connected: in 9's dialect
+/// there is data within reach from then on (2.2, E1). Without the peer's word of it nothing would ever end their wait.
+#[test]
+fn what_waits_for_the_peers_disk_goes_on_when_that_is_good_again() {
+    let mut pair = Pair::on(V09, true, |cfg| {
+        asks(cfg, QuorumConfig::default());
+        cfg.on_no_data = OnNoData::SuspendIo;
+    });
+    let waits = |pair: &Pair| pair.nodes[0].core.snapshot().suspended.because_of(SuspendReason::NoData);
+    let detach = |force| Command::Detach { volume: VOLUME, force };
+    pair.command(0, detach(false));
+    pair.run(100);
+    pair.writes(4, 1, || 7);
+    let before = completed(&pair);
+    pair.unlink();
+    pair.command(1, detach(true));
+    reconnect(&mut pair);
+    assert!(waits(&pair), "{:?}", pair.nodes[0].notes);
+    pair.write(11);
+    pair.request_on(0, 3, RequestKind::Read);
+    pair.run(100);
+    assert_eq!(completed(&pair), before);
+    pair.command(1, Command::Attach { volume: VOLUME });
+    pair.until(WAIT, |p| completed(p) == before + 2);
+    assert!(!waits(&pair));
 }
