@@ -11,6 +11,7 @@ import pytest
 from cluster import MIB, eventually
 from sentences import cut_off
 from test_events import following
+from test_filesystems import FSCK, MKFS, mounted, sh
 from test_handlers import cut, environment, pair as handled, printing
 from test_three_nine import begun, equal, prepared
 from test_two_nodes import Load, verify
@@ -18,9 +19,9 @@ from test_two_nodes import Load, verify
 MAJORITY = "quorum majority;"
 
 
-def lab(cluster, options=MAJORITY):
+def lab(cluster, options=MAJORITY, net=""):
     """All UpToDate, each in a network of its own, a Primary."""
-    a, b, c = nodes = begun(prepared(cluster, options=options))
+    a, b, c = nodes = begun(prepared(cluster, options=options, net=net))
     a.urbd("primary", "r0")
     for n in nodes:
         eventually(f"{n.name} has quorum", lambda: quorum(n))
@@ -160,6 +161,53 @@ def test_io_fails_where_that_is_wanted_and_what_was_written_alone_is_rolled_back
     b.urbd("secondary", "r0")
     a.urbd("primary", "r0")
     assert a.read(0, 8192) == block(1) + block(4)
+
+
+GIVES_IN = f"{MAJORITY} on-suspended-primary-outdated force-secondary;"
+
+
+@pytest.mark.parametrize("used_by", ["a write that hangs", "a file system"])
+def test_a_frozen_primary_gives_in_to_newer_data(cluster, used_by):
+    """It becomes Secondary though it is in use: what waits there fails, nobody gets its writes, and its copy is brought up
+    to date. Its users close the device, and it can be Primary again."""
+    a, b, c = lab(cluster, GIVES_IN, net="rr-conflict retry-connect;")
+    if used_by == "a file system":
+        sh(*MKFS["ext4"], a.device())
+    with contextlib.ExitStack() as uses:
+        if used_by == "a file system":
+            where = uses.enter_context(mounted(a, a.device(), "ext4", a.run))
+            path = f"/proc/{a.holder}/root{where}/f"
+            with open(path, "wb") as f:
+                f.write(block(1))
+                os.fsync(f.fileno())
+            code = f"import os; fd = os.open({path!r}, os.O_WRONLY); os.pwrite(fd, b'2' * 4096, 0); os.fsync(fd)"
+        else:
+            uses.enter_context(held_open(a))
+            assert writing(a, block(1)).wait(20) == 0
+            code = None
+        cut_off(a, (a, b, c))
+        loses(a)
+        hanging = writing(a, block(2)) if code is None else subprocess.Popen(
+            ["python3", "-c", code], stderr=subprocess.PIPE, text=True)
+        eventually("it is under way", lambda: a.status()["devices"][0]["upper-pending"] > 0)
+        gains(b)
+        b.urbd("primary", "r0")
+        assert writing(b, block(9), 12 * MIB).wait(20) == 0
+        assert hanging.poll() is None and a.status()["role"] == "Primary"
+        a.heal()
+        a.wait(role="Secondary")
+        assert hanging.wait(20) != 0
+        assert "Input/output error" in hanging.stderr.read()
+        equal(a, b, c)
+        assert "frozen-gives-in" in a.log(), a.log()
+        assert a.call("primary", "r0").rc != 0, "the other one is Primary"
+    b.urbd("secondary", "r0")
+    eventually("it is closed", lambda: a.call("primary", "r0").rc == 0)
+    assert a.read(12 * MIB, 4096) == block(9)
+    if used_by == "a file system":
+        sh(*FSCK["ext4"], a.device())
+    else:
+        assert a.read(0, 4096) == block(1)
 
 
 def test_the_last_one_keeps_quorum_when_the_others_leave_in_order_also_after_its_own_end(cluster):

@@ -14,10 +14,10 @@ from test_two_nodes import Load, verify
 SIZE = 32 * MIB
 
 
-def prepared(cluster, protocol="C", size=SIZE, options=""):
+def prepared(cluster, protocol="C", size=SIZE, options="", net=""):
     """Fresh metadata, not started."""
     nodes = [cluster.node(name, size=size) for name in "abc"]
-    config = text(nodes, f"{MESH} options {{ {options} }}").replace("protocol C;", f"protocol {protocol};")
+    config = text(nodes, f"{MESH} options {{ {options} }}").replace("protocol C;", f"protocol {protocol}; {net}")
     for n in nodes:
         n.put_res("r0", config)
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")

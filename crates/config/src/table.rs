@@ -273,7 +273,7 @@ table! {
         "quorum": QUORUM, nine(), honoured();
         "on-no-quorum": choice::<OnNoQuorum>("suspend-io"), nine(), honoured();
         "quorum-minimum-redundancy": QUORUM, nine(), honoured();
-        "on-suspended-primary-outdated": choice::<OnSuspendedPrimaryOutdated>("disconnect"), nine();
+        "on-suspended-primary-outdated": choice::<OnSuspendedPrimaryOutdated>("disconnect"), nine(), honoured();
         "drbd8-api-compatibility": NO, since("9.33");
     }
     Net {

@@ -61,6 +61,7 @@ fn node(n: u8) -> Node {
         name: "r0".to_owned(),
         node: own,
         on_no_data: OnNoData::IoError,
+        on_suspended_outdated: urbd_core::OnSuspendedOutdated::default(),
         quorum: urbd_core::QuorumConfig::default(),
         handlers: Vec::new(),
         volumes: vec![VolumeConfig { volume: VOLUME, disk: Some(DiskConfig::default()) }],

@@ -206,7 +206,10 @@ mod tests {
         let (node, on_no_data) = (NodeId::new(0).expect("a node id"), OnNoData::IoError);
         let quorum = crate::QuorumConfig::default();
         let name = "r0".to_owned();
-        let cfg = ResourceConfig { name, node, on_no_data, quorum, handlers: Vec::new(), volumes, connections };
+        let on_suspended_outdated = crate::OnSuspendedOutdated::default();
+        let handlers = Vec::new();
+        let cfg =
+            ResourceConfig { name, node, on_no_data, quorum, on_suspended_outdated, handlers, volumes, connections };
         Resource::new(cfg, 1)
     }
 

@@ -18,7 +18,7 @@ use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Se
 use crate::command::caller::Caller;
 use crate::command::objects::Step;
 use crate::command::objects::wanted::Wanted;
-use crate::command::pending::{AfterParting, Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
+use crate::command::pending::{AfterParting, Copied, Demotion, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
@@ -69,7 +69,8 @@ impl Resource {
                 Ok(())
             }
             Command::Secondary { force } => {
-                self.wait_for(id, Waiting::Demote { force, asked: false });
+                let how = if force { Demotion::ByForce } else { Demotion::Unused };
+                self.wait_for(id, Waiting::Demote { how, asked: false });
                 Ok(())
             }
             Command::Invalidate { volume: v } => volume(self, v).map(|v| self.invalidate(id, v, None, Copied::All)),
@@ -200,7 +201,7 @@ impl Resource {
         }
         match what {
             Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
-            Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
+            Waiting::Demote { how, asked } => self.step_demotion(id, how, asked),
             Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
             Waiting::Reconnect { peer, step, sent } => self.step_reconnect(id, peer, step, sent),
             Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
@@ -236,7 +237,7 @@ impl Resource {
                 let again = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
                 self.come_back(peer, again)
             }
-            Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
+            Waiting::Demote { how, asked: true } => self.demotion_result(&how, outcome),
             Waiting::Down { force, leave: Leave { step, asked: Some(_), .. } } => {
                 let next = self.disconnect_result(from, step, outcome.map_err(|r| r.code));
                 self.leave_peer_result(from, force, next)
@@ -346,7 +347,7 @@ impl Resource {
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
     fn step_down(&mut self, id: Caller, force: bool, leave: Leave) -> Progress {
         if self.node.state.is_primary() {
-            match self.step_demotion(id, false, false) {
+            match self.step_demotion(id, Demotion::Unused, false) {
                 Progress::Ended(Err(e)) => return Progress::Ended(Err(e)),
                 Progress::Waits(_) | Progress::Later(..) => return Progress::Waits(Waiting::Down { force, leave }),
                 Progress::Ended(Ok(())) | Progress::Left => {}

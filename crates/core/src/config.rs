@@ -21,6 +21,8 @@ pub struct ResourceConfig {
     pub on_no_data: OnNoData,
     /// `quorum` and what belongs to it; only 9's dialect has it.
     pub quorum: QuorumConfig,
+    /// What a Primary does whose I/O is frozen, and whose data is older than a peer's.
+    pub on_suspended_outdated: OnSuspendedOutdated,
     /// Which of [`Handler::WAITED_FOR`] are configured. A resync to or from this node waits for the end of its own.
     pub handlers: Vec<Handler>,
     /// Volumes, ascending.
@@ -37,6 +39,16 @@ pub enum OnNoData {
     IoError,
     /// Freeze them.
     SuspendIo,
+}
+
+/// `on-suspended-primary-outdated`; only 9's dialect has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnSuspendedOutdated {
+    /// It stays Primary, and the nodes stay apart.
+    #[default]
+    Disconnect,
+    /// It becomes Secondary: what waits here fails, and its copy is brought up to date.
+    ForceSecondary,
 }
 
 /// One volume of a resource, on this node.

@@ -19,8 +19,8 @@
 //!
 //! ```
 //! use units::{Instant, NodeId, VolumeNr};
-//! use urbd_core::{Command, ConnectionConfig, DiskConfig, Effect, OnNoData, QuorumConfig, Resource, ResourceConfig};
-//! use urbd_core::VolumeConfig;
+//! use urbd_core::{Command, ConnectionConfig, DiskConfig, Effect, OnNoData, OnSuspendedOutdated, QuorumConfig};
+//! use urbd_core::{Resource, ResourceConfig, VolumeConfig};
 //!
 //! let (node, peer, volume) = (NodeId::new(0).unwrap(), NodeId::new(1).unwrap(), VolumeNr(0));
 //! let address = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
@@ -28,6 +28,7 @@
 //!     name: "r0".to_owned(),
 //!     node,
 //!     on_no_data: OnNoData::IoError,
+//!     on_suspended_outdated: OnSuspendedOutdated::Disconnect,
 //!     quorum: QuorumConfig::default(),
 //!     handlers: Vec::new(),
 //!     volumes: vec![VolumeConfig { volume, disk: Some(DiskConfig::default()) }],

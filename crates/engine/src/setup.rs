@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use units::{ByteLen, NodeId, VolumeNr};
 use urbd_core::decide::Handler;
 use urbd_core::{
-    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, OnNoQuorum, Part, Policies, Protocol,
-    QuorumConfig, ResourceConfig, ResyncConfig, ResyncController, RrConflict, Threshold, VolumeConfig,
+    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, OnNoQuorum, OnSuspendedOutdated, Part,
+    Policies, Protocol, QuorumConfig, ResourceConfig, ResyncConfig, ResyncController, RrConflict, Threshold,
+    VolumeConfig,
 };
 use wire::AfterSplitBrain;
 
@@ -83,6 +84,10 @@ impl Setup {
                 config::OnNoData::SuspendIo => OnNoData::SuspendIo,
             },
             quorum: quorum_config(local),
+            on_suspended_outdated: match local.options.on_suspended_primary_outdated {
+                config::OnSuspendedPrimaryOutdated::Disconnect => OnSuspendedOutdated::Disconnect,
+                config::OnSuspendedPrimaryOutdated::ForceSecondary => OnSuspendedOutdated::ForceSecondary,
+            },
             handlers: Handler::WAITED_FOR.into_iter().filter(asked).collect(),
             volumes,
             connections,

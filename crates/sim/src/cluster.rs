@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use units::{ByteLen, Duration, Instant, Rng, SectorRange, VolumeNr};
 use urbd_core::decide::Handler;
 use urbd_core::{
-    BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
-    OpenedDisk, Openers, Part, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+    BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone,
+    OnSuspendedOutdated, OpId, OpenedDisk, Openers, Part, RequestKind, Resource, ResourceConfig, Segments,
+    VolumeConfig,
 };
 use wire::{AfterSplitBrain, Packet, Role, Socket, StateWord};
 
@@ -565,6 +566,7 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         name: "r0".to_owned(),
         node: node_id(n),
         on_no_data: setup.on_no_data,
+        on_suspended_outdated: OnSuspendedOutdated::default(),
         quorum: *setup.extras.quorum(),
         handlers: Handler::WAITED_FOR.into_iter().filter(|handler| is_configured(setup, *handler)).collect(),
         volumes,

@@ -11,6 +11,8 @@ pub(crate) enum Caller {
     Leaving(NodeId),
     /// Nobody: the core connects to this peer anew.
     Reconnecting(NodeId),
+    /// Nobody: this node gives in to one with newer data.
+    GivingIn,
     /// Nobody: the core has what is marked of this volume copied.
     Copying(VolumeNr),
 }

@@ -50,7 +50,7 @@ pub(super) enum Waiting {
     },
     /// Demotion: until no request is on its way.
     Demote {
-        force: bool,
+        how: Demotion,
         /// The other nodes were asked.
         asked: bool,
     },
@@ -188,7 +188,7 @@ impl Waiting {
     pub(super) fn unasked(self) -> Waiting {
         match self {
             Waiting::Promote { promotion, .. } => Waiting::Promote { promotion, stage: Stage::Ask },
-            Waiting::Demote { force, .. } => Waiting::Demote { force, asked: false },
+            Waiting::Demote { how, .. } => Waiting::Demote { how, asked: false },
             Waiting::Disconnect { peer, step, .. } => Waiting::Disconnect { peer, step, sent: false },
             Waiting::Reconnect { peer, step, .. } => Waiting::Reconnect { peer, step, sent: false },
             Waiting::Detach { volume, .. } => Waiting::Detach { volume, step: GiveUp::Wish },
@@ -220,6 +220,14 @@ impl Waiting {
         }
     }
 
+    /// The volumes that are known to be behind, of a node that gives in.
+    pub(super) fn gives_in(&mut self) -> Option<&mut Vec<VolumeNr>> {
+        match self {
+            Waiting::Demote { how: Demotion::GivingIn(behind), .. } => Some(behind),
+            _ => None,
+        }
+    }
+
     /// Was the peer asked?
     pub(super) fn awaits_answer(&self) -> bool {
         matches!(
@@ -234,6 +242,17 @@ impl Waiting {
                 | Waiting::Down { leave: Leave { asked: Some(_), .. }, .. }
         ) || matches!(self, Waiting::Reconfigure(wanted) if wanted.is_asking())
     }
+}
+
+/// How a node becomes Secondary.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Demotion {
+    /// If nobody uses its devices.
+    Unused,
+    /// Whoever uses them gets errors.
+    ByForce,
+    /// The same, as the copies of these volumes are older than a peer's: they are Outdated from then on.
+    GivingIn(Vec<VolumeNr>),
 }
 
 /// A resize in 9's dialect that has not ended.

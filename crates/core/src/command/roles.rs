@@ -3,7 +3,7 @@
 use crate::Resource;
 use crate::api::failure;
 use crate::command::caller::Caller;
-use crate::command::pending::{Pending, Progress, SOON, Stage, Waiting};
+use crate::command::pending::{Demotion, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::{Promotion, Step};
 use crate::decide::state::Replication;
@@ -207,14 +207,14 @@ impl Resource {
         }
     }
 
-    pub(super) fn step_demotion(&mut self, id: Caller, force: bool, asked: bool) -> Progress {
+    pub(super) fn step_demotion(&mut self, id: Caller, how: Demotion, asked: bool) -> Progress {
         if asked {
-            return Progress::Waits(Waiting::Demote { force, asked });
+            return Progress::Waits(Waiting::Demote { how, asked });
         }
         if !self.node.state.is_primary() {
-            return Progress::Ended(Ok(()));
+            return self.demotion_result(&how, Ok(()));
         }
-        if force {
+        if how != Demotion::Unused {
             self.node.devices.values_mut().for_each(|dev| dev.openers = crate::Openers::default());
         }
         if self.node.devices.values().any(|dev| dev.openers.writers + dev.openers.readers > 0) {
@@ -227,31 +227,52 @@ impl Resource {
         let busy = self.requests_under_way() && !self.node.state.is_frozen();
         let unconfirmed = self.connected().any(|(_, c)| !c.log.is_confirmed());
         if busy || unconfirmed {
-            return Progress::Waits(Waiting::Demote { force, asked: false });
+            return Progress::Waits(Waiting::Demote { how, asked: false });
         }
         if self.changes_in_two_phases() {
             self.settle_marks_of_others();
             return match self.agree_in_two_phases(id, &Set::Role(Role::Secondary).into()) {
-                Ok(_) => Progress::Waits(Waiting::Demote { force, asked: true }),
+                Ok(_) => Progress::Waits(Waiting::Demote { how, asked: true }),
                 Err(Refusal { code: Code::InTransientState, .. }) => {
-                    Progress::Waits(Waiting::Demote { force, asked: false })
+                    Progress::Waits(Waiting::Demote { how, asked: false })
                 }
-                Err(refusal) => self.demotion_result(Err(refusal)),
+                Err(refusal) => self.demotion_result(&how, Err(refusal)),
             };
         }
         if let Err(refusal) = self.make(Set::Role(Role::Secondary), Kind::Wish) {
-            return self.demotion_result(Err(refusal));
+            return self.demotion_result(&how, Err(refusal));
         }
         self.has_become_secondary();
-        Progress::Ended(Ok(()))
+        self.demotion_result(&how, Ok(()))
     }
 
-    pub(super) fn demotion_result(&mut self, outcome: Result<(), Refusal>) -> Progress {
-        match outcome {
-            Ok(()) => Progress::Ended(Ok(())),
-            Err(refusal) => {
+    pub(super) fn demotion_result(&mut self, how: &Demotion, outcome: Result<(), Refusal>) -> Progress {
+        match (outcome, how) {
+            (Ok(()), Demotion::GivingIn(behind)) => {
+                let good =
+                    |v: &&VolumeNr| matches!(self.node.state.disk(**v), DiskState::Consistent | DiskState::UpToDate);
+                let outdated = behind.iter().filter(good).map(|volume| Set::Disk(*volume, DiskState::Outdated));
+                self.took_place(outdated.collect::<Change>());
+                Progress::Ended(Ok(()))
+            }
+            (Ok(()), _) => Progress::Ended(Ok(())),
+            (Err(refusal), _) => {
                 let volume = refusal.volume.unwrap_or(self.node.devices.first());
                 Progress::Ended(Err(self.refusal(volume, refusal.code)))
+            }
+        }
+    }
+
+    /// `on-suspended-primary-outdated force-secondary`: this volume is older than a peer's, and its users wait (9.7).
+    pub(crate) fn gives_in(&mut self, volume: VolumeNr) {
+        let waiting = self.pending.iter_mut().chain(&mut self.begun);
+        let under_way = waiting.filter_map(|p| p.what.gives_in()).next();
+        match under_way {
+            Some(behind) if behind.contains(&volume) => {}
+            Some(behind) => behind.push(volume),
+            None => {
+                let how = Demotion::GivingIn(vec![volume]);
+                self.wait_for(Caller::GivingIn, Waiting::Demote { how, asked: false });
             }
         }
     }

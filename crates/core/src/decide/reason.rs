@@ -98,6 +98,7 @@ reasons! {
     AfterSb2Differs "after-sb-2pri-differs" "the nodes have different after-sb-2pri policies";
     BothDiscardMyData "both-discard-my-data" "both nodes were told to discard their data";
     TwoPrimariesMeet "two-primaries" "both nodes are Primary, which is not allowed: make one Secondary first";
+    FrozenGivesIn "frozen-gives-in" "I/O is frozen here, and the peer has newer data: this node becomes Secondary";
     TwoPrimariesDiffers "allow-two-primaries-differs" "only one node allows two Primaries";
     IntegrityAlgDiffers "data-integrity-alg-differs" "the nodes have different data-integrity algorithms";
     IntegrityAlgUnsupported "data-integrity-alg-unsupported" "this data-integrity algorithm is not supported here";

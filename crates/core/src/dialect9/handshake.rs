@@ -205,6 +205,10 @@ impl Resource {
         let begins = self.node.begins_by(peer, strategy, reason, sides);
         let policy = self.node.connections[peer].cfg.rr_conflict;
         self.out.says_primary_is_lost(policy, (peer, volume), &begins);
+        if let Err(Verdict::Retry(reason @ Reason::FrozenGivesIn)) = begins {
+            self.out.note(Severity::Warning, Some(volume), Some(peer), reason, reason.to_string());
+            self.gives_in(volume);
+        }
         // What begins, not what was found: a Primary is the source of who crashed as one.
         let source = match begins {
             Ok(Replication::WFBitMapS) => Some(true),
@@ -298,7 +302,7 @@ impl Resource {
                 return false;
             }
             // `rr-conflict retry-connect`: connected nodes part, and try again each second.
-            Err(Verdict::Retry(reason @ Reason::PrimaryWouldBeTarget)) => {
+            Err(Verdict::Retry(reason @ (Reason::PrimaryWouldBeTarget | Reason::FrozenGivesIn))) => {
                 self.out.retry_later(peer, reason, reason.to_string());
                 return false;
             }

@@ -166,6 +166,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         name: "r0".to_owned(),
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
+        on_suspended_outdated: urbd_core::OnSuspendedOutdated::default(),
         quorum: urbd_core::QuorumConfig::default(),
         handlers: Vec::new(),
         volumes: vec![VolumeConfig {

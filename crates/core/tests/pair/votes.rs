@@ -4,7 +4,10 @@
 use crate::rig::{Pair, Shape, VOLUME};
 use meta::DeviceFlags;
 use units::Duration;
-use urbd_core::{Command, OnNoData, OnNoQuorum, QuorumConfig, RequestKind, ResourceConfig, SuspendReason, Threshold};
+use urbd_core::{
+    Command, OnNoData, OnNoQuorum, OnSuspendedOutdated, QuorumConfig, RequestKind, ResourceConfig, SuspendReason,
+    Threshold,
+};
 use wire::{ConnState, DiskState, Role};
 
 const V09: Shape = Shape { version: meta::Version::V09, ..Shape::DEFAULT };
@@ -208,6 +211,50 @@ fn a_node_that_comes_up_alone_has_none_until_the_other_is_there() {
     reconnect(&mut pair);
     assert!(has_quorum(&pair, 1) && has_quorum(&pair, 0));
     pair.writes(2, 1, || 6);
+}
+
+/// The Primary is cut off and freezes, the other one is promoted and writes. When they meet, the first one is Primary
+/// with older data: it stays that, or becomes Secondary by itself, its users get errors, and its copy is brought up to
+/// date.
+#[test]
+fn a_frozen_primary_gives_in_to_newer_data_if_that_is_wanted() {
+    for gives_in in [false, true] {
+        let mut pair = Pair::on(V09, true, |cfg| {
+            asks(cfg, MAJORITY);
+            cfg.connections[0].rr_conflict = urbd_core::decide::split_brain::RrConflict::RetryConnect;
+            if gives_in {
+                cfg.on_suspended_outdated = OnSuspendedOutdated::ForceSecondary;
+            }
+        });
+        pair.writes(4, 1, || 7);
+        let before = completed(&pair);
+        pair.nodes[0].failed = Some(Vec::new());
+        loses_peer_with_a_write(&mut pair, 11);
+        pair.write(12);
+        pair.run(100);
+        assert!(is_frozen_without(&pair, 0));
+        assert_eq!(pair.reconfigure(1, |cfg| cfg.quorum = QuorumConfig::default()), Some(Ok(())));
+        pair.command(1, Command::Primary { force: true });
+        pair.run(100);
+        pair.write_on(1, 20);
+        pair.run(100);
+        pair.until(WAIT, |p| p.nodes.iter().all(|n| n.link_wanted));
+        pair.link();
+        // They try again each second.
+        pair.pass(Duration::from_secs(5));
+        let role = pair.nodes[0].core.snapshot().role;
+        let failed = pair.nodes[0].failed.as_ref().map(Vec::len);
+        assert_eq!(completed(&pair), before, "nobody has got what was written without quorum");
+        if gives_in {
+            assert_eq!((role, failed), (Role::Secondary, Some(2)), "{:?}", pair.nodes[0].notes);
+            pair.until(WAIT, |p| p.nodes[0].core.snapshot().devices[0].disk == DiskState::UpToDate);
+            assert_eq!(pair.states(), [ConnState::Connected; 2]);
+            assert_eq!(pair.nodes[0].core.snapshot().connections[0].peer_devices[0].out_of_sync.0, 0);
+        } else {
+            assert_eq!((role, failed), (Role::Primary, Some(0)));
+            assert_ne!(pair.states(), [ConnState::Connected; 2]);
+        }
+    }
 }
 
 /// The users of a Primary without a disk wait for the peer's, which comes back while both are connected: in 9's dialect

@@ -179,6 +179,7 @@ impl Node {
             name: "r0".to_owned(),
             node,
             on_no_data: urbd_core::OnNoData::IoError,
+            on_suspended_outdated: urbd_core::OnSuspendedOutdated::default(),
             quorum: urbd_core::QuorumConfig::default(),
             handlers: Vec::new(),
             volumes: starts

@@ -496,6 +496,7 @@ fn config(input: &mut Input<'_>, peer: NodeId, volumes: u16, role: Role) -> Reso
         name: "r0".to_owned(),
         node: NodeId::new(0).expect("a node id"),
         on_no_data: if input.one_in(4) { OnNoData::SuspendIo } else { OnNoData::IoError },
+        on_suspended_outdated: urbd_core::OnSuspendedOutdated::ForceSecondary,
         quorum: urbd_core::QuorumConfig::default(),
         handlers: if input.flag() { vec![Handler::FencePeer] } else { Vec::new() },
         volumes,

@@ -3,6 +3,7 @@
 
 use super::attempt::{Told, Verdict};
 use crate::api::Severity;
+use crate::config::OnSuspendedOutdated;
 use crate::decide::direction9::{self, Conflict};
 use crate::decide::handler::Handler;
 use crate::decide::private::Private;
@@ -36,6 +37,9 @@ impl Node {
                 _ => Replication::WFBitMapT,
             }),
             Strategy::Retry => Err(Verdict::Retry(reason)),
+            _ if overwrites_primary(strategy, sides, several) && self.gives_in_when_outdated() => {
+                Err(Verdict::Retry(Reason::FrozenGivesIn))
+            }
             _ if overwrites_primary(strategy, sides, several) => overwritten(policy, reason, strategy),
             _ if direction9::gives_in(policy, reason, strategy, other.role, other.disk) => Ok(Replication::WFBitMapT),
             strategy => begins(strategy).ok_or_else(|| Verdict::Disconnect(reason_against(strategy, reason))),
@@ -44,6 +48,12 @@ impl Node {
 }
 
 impl Node {
+    /// Does a Primary whose users wait become Secondary rather than stay apart from newer data (9.7)? It decides that
+    /// by itself: the peer, whose data is newer, is asked for nothing, and finds a Secondary at the next attempt.
+    fn gives_in_when_outdated(&self) -> bool {
+        self.cfg.on_suspended_outdated == OnSuspendedOutdated::ForceSecondary && self.state.is_frozen()
+    }
+
     /// Does the peer, of several that are connected, attach a disk? What that is worth it decides by what it hears of
     /// all: this node gives no verdict, and raises no split brain (5.9).
     pub(super) fn looks_on(&self, peer: NodeId, volume: VolumeNr) -> bool {
