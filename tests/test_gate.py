@@ -436,7 +436,7 @@ def test_refusals_name_the_users(cluster):
             p = subprocess.Popen(["sleep", "100"], stdin=f)
         try:
             r = a.call("down", "r0")
-            assert r.rc == 11 and f"mounted on {where}" in r.err and f"process {p.pid} (sleep)" in r.err, r
+            assert r.rc == 11 and f"mounted on {where}" in r.err and f"opened by sleep (pid {p.pid})" in r.err, r
         finally:
             p.kill()
             p.wait()
