@@ -61,6 +61,11 @@ class Machine:
         self.calls.append((answer.rc, round(answer.seconds, 3), " ".join(words)))
         return answer
 
+    def run_apart(self, *words, limit=60):
+        """The same with two streams."""
+        return self.node.run([str(w) for w in words], env=self.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                             timeout=limit)
+
     def must(self, *words, limit=120):
         answer = self.run(*words, limit=limit)
         if answer.rc:

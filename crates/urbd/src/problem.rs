@@ -89,9 +89,11 @@ impl Problem {
 
     /// The resource does not run. drbdsetup has two texts for that, and programs match either.
     pub(crate) fn not_running(resource: &str) -> Problem {
-        let text = format!("{resource}: {}", ErrorCode::UNKNOWN_RESOURCE);
-        Problem::new(exit::FAILURE, text + "\nadditional info: No such resource (it does not run on this node)")
-            .hint(format!("start it with: urbd up {resource}"))
+        let text = format!(
+            "{resource}: {}\n{resource}: No such resource (it does not run on this node)",
+            ErrorCode::UNKNOWN_RESOURCE
+        );
+        Problem::new(exit::FAILURE, text).hint(format!("start it with: urbd up {resource}"))
     }
 
     /// Did somebody else use a disk that only one may use?
