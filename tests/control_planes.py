@@ -7,10 +7,12 @@ has not; and its files say node-local names (`/dev/urbd/drbdN` for `/dev/drbdN`)
 Both know a node as a `Machine`: its name, its address, its network, and a place for configuration files.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -72,6 +74,18 @@ class Machine:
             raise Refused(f"{self.name}: {' '.join(map(str, words))}: exit {answer.rc}: {answer.text}\n{self.node.log()[-2000:]}")
         return answer.text
 
+    @contextlib.contextmanager
+    def overheard(self, resource):
+        """What programs ask the process of a resource meanwhile, a line each: all goes through a relay."""
+        path, lines = os.path.join(self.node.run_dir, resource + ".sock"), []
+        os.rename(path, path + ".behind")
+        relay = Relay(path, path + ".behind", lines)
+        try:
+            yield lines
+        finally:
+            relay.close()
+            os.rename(path + ".behind", path)
+
     def stream(self, *words):
         """A program that does not end."""
         return subprocess.Popen(self.node.prefix() + list(words), env=self.env(), stdin=subprocess.PIPE,
@@ -124,6 +138,38 @@ class Machine:
         found += self.node.run(["find", "/dev/urbd", "-mindepth", "1", "!", "-type", "d"], stdout=subprocess.PIPE,
                                text=True).stdout.split()
         return found + list(self.loops)
+
+
+class Relay:
+    """Listens in the place of a socket, and passes on what is said to who listens there."""
+
+    def __init__(self, path, behind, lines):
+        self.behind, self.lines = behind, lines
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = self.socket.accept()
+                to = socket.socket(socket.AF_UNIX)
+                to.connect(self.behind)
+                threading.Thread(target=self.copy, args=(caller, to, self.lines), daemon=True).start()
+                threading.Thread(target=self.copy, args=(to, caller, []), daemon=True).start()
+
+    @staticmethod
+    def copy(one, other, lines):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                lines += data.decode().splitlines()
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
 
 
 class Events:
@@ -450,6 +496,13 @@ def detour(machine, volume):
     """What urbd says to type where a disk with metadata of its own has grown while it was attached."""
     for verb in ("detach", "check-resize", "attach", "wait-sync"):
         machine.must("drbdadm", verb, f"{volume.name}/0")
+
+
+def at_once(calls):
+    """Each on its machine, all begun before one has ended; each must succeed."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(machine.must, *words) for machine, words in calls]:
+            done.result()
 
 
 def size_of(machine, volume):

@@ -113,10 +113,16 @@ def test_miroir_two_nodes_last_man_standing(cluster):
 
 
 def nothing_changes(agents, volume):
-    """A pass that has nothing to do says nothing in events2, and copies nothing."""
+    """A pass that has nothing to do says nothing in events2, and copies nothing: the process is asked a few questions, and told
+    nothing."""
     for m, agent in agents.items():
         before = len(agent.events.lines)
-        agent.full_pass(volume)
+        with m.overheard(volume.name) as lines:
+            agent.adjust(volume)
+        said = [line for line in lines if "hello" not in line]
+        # The last one is of who looks afterwards.
+        assert set(said) <= {'"show"', '"status"'} and len(said) <= 5, said
+        assert len(lines) - len(said) <= 9, lines
         assert agent.events.lines[before:] == [], f"{m.name}: {agent.events.lines[before:]}"
 
 
@@ -235,6 +241,16 @@ def test_blockstor_from_two_replicas_to_three(cluster):
             # As the real drbdmeta, which does not read a disk that somebody holds.
             assert satellites[m].looks_for_free_disks(volume.legs[m]) == 20
 
+        # It grows: all nodes say so at about the same time.
+        volume.size = SIZE * 2
+        for m in (a, b):
+            m.grow_disk(volume.legs[m], volume.size)
+            P.detour(m, volume)
+            P.blockstor_settled(satellites, volume)
+        P.at_once([(m, ("drbdadm", "resize", "--assume-clean", "r1")) for m in (a, b)])
+        eventually("it has grown", lambda: P.size_of(a, volume) > SIZE, 10)
+        P.blockstor_settled(satellites, volume)
+
         # A tie-breaker comes by itself.
         volume.add(c, None)
         for m in (a, b, c):
@@ -260,7 +276,7 @@ def test_blockstor_from_two_replicas_to_three(cluster):
         P.blockstor_settled(satellites, volume)
 
         # From no disk to a disk, and the other way round.
-        volume.add(c, c.make_disk("r1", SIZE))
+        volume.add(c, c.make_disk("r1", volume.size))
         for m in (a, b, c):
             satellites[m].round(volume)
         P.blockstor_settled(satellites, volume)

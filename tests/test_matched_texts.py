@@ -17,8 +17,9 @@ from cluster import MIB, TESTS, eventually
 
 TABLE = os.path.join(TESTS, "..", "vectors", "calls", "texts.tsv")
 SIZE = 12 * MIB
-# The word that is not known is warned of; of two words for one thing, too.
+# Of the waiting times is warned: nothing of that may stand beside JSON.
 CONF = """resource r1 {{
+  startup {{ wfc-timeout 10; degr-wfc-timeout 60; }}
   disk {{ c-plan-ahead 0; resync-rate 100; }}
   options {{ auto-promote no; }}
   on alpha {{ node-id 0; address {a.ip}:7000; volume 0 {{ device minor 1000; disk {disks[0]}; meta-disk internal; }} }}
@@ -152,6 +153,7 @@ def test_what_callers_match(cluster, situation):
     pair = Pair(cluster)
     with contextlib.closing(pair):
         getattr(pair, situation)()
+        assert "urbd: warning: " in pair.a.run_apart("drbdadm", "sh-nop").stderr
         wrong = []
         for row in rows():
             if row["situation"] != situation:
