@@ -173,6 +173,23 @@ def test_miroir_three_nodes_with_a_tie_breaker(cluster):
         nothing_left(agents, volume)
 
 
+def test_miroir_looks_right_after_it_has_unmounted(cluster):
+    """Whoever probes for a file system takes any error for an empty device, and makes one."""
+    with miroir(cluster, "alpha", "bravo") as ((a, b), agents):
+        volume = P.Volume("r1", 1000, 7000, SIZE, policy="last-man-standing")
+        for m in (a, b):
+            volume.add(m, m.make_disk("r1", SIZE))
+        for m in (a, b):
+            agents[m].full_pass(volume)
+        P.miroir_birth(agents, volume)
+        where = os.path.join(a.node.dir, "mnt")
+        for _ in range(20):
+            agents[a].stage(volume, where)
+            agents[a].unstage(where)
+            found = a.run("blkid", "-p", "-s", "TYPE", "-o", "export", a.device(1000))
+            assert found.rc == 0 and "TYPE=ext4" in found.text, found.text
+
+
 def test_miroir_split_brain_of_the_first_day(cluster):
     with miroir(cluster, "alpha", "bravo") as ((a, b), agents):
         volume = P.Volume("r1", 1000, 7000, SIZE, policy="last-man-standing")
