@@ -356,8 +356,7 @@ class Miroir:
                 self.split_brains.append(f"{self.m.name}: towards {c['name']}: {self.m.node.log()[-1500:]}")
             for p in c["peer_devices"]:
                 assert isinstance(p["out-of-sync"], int) and p["replication-state"] and p["peer-disk-state"]
-                # There while something is copied.
-                assert "percent-in-sync" not in p or float(p["percent-in-sync"]) <= 100
+                assert isinstance(p["percent-in-sync"], (int, float)) and 0 <= p["percent-in-sync"] <= 100
         return status
 
     def is_good(self, volume):

@@ -76,6 +76,11 @@ def test_miroir_two_nodes_last_man_standing(cluster):
         kept = put(a, where, "one")
         nothing_changes(agents, volume)
 
+        # Its agent is started anew while the volume is used.
+        agents[a].events.close()
+        assert agents[a].start() == ["r1"]
+        agents[a].full_pass(volume)
+
         # A node is lost, with its process; the other one goes on alone.
         b.node.cut()
         b.node.kill("r1")
