@@ -241,7 +241,7 @@ impl std::fmt::Display for Target {
 }
 
 /// In the words of drbdadm, which programs match, and in ours.
-fn unknown(text: &str, problem: Problem) -> Problem {
+pub(crate) fn unknown(text: &str, problem: Problem) -> Problem {
     let message = format!("'{text}' not defined in your config (for this host).\n{}", problem.message);
     Problem { message, ..problem }
 }
