@@ -208,6 +208,9 @@ class Events:
 
     def check(self):
         assert not self.strange, self.strange
+        # A disk that has failed is given up for good by who reads this; nothing here makes one fail.
+        failed = [line for line in self.lines if " disk:Failed" in line]
+        assert not failed, failed
         assert self.is_closed or self.program.poll() is None, "events2 has ended"
 
     def close(self):
