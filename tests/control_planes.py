@@ -225,7 +225,7 @@ class Volume:
 
     def __init__(self, name, minor, port, size, policy="freeze"):
         self.name, self.minor, self.port, self.size, self.policy = name, minor, port, size, policy
-        self.ids, self.legs, self.options = {}, {}, ""
+        self.ids, self.legs, self.options, self.clients = {}, {}, "", set()
 
     def add(self, machine, disk):
         # An id is never given to another node while the volume lives.
@@ -273,6 +273,8 @@ class Miroir:
             inner = f"device minor {volume.minor}; "
             if disk is None:
                 inner += "disk none; "
+                if machine in volume.clients:
+                    inner += "tiebreaker no; " + "disk { discard-granularity 65536; } " * (machine is self.m)
             else:
                 inner += f'disk "{disk if machine is self.m else PLACEHOLDER}"; meta-disk internal; '
                 inner += "disk { rs-discard-granularity 65536; } " if machine is self.m else ""

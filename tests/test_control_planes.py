@@ -178,6 +178,42 @@ def test_miroir_three_nodes_with_a_tie_breaker(cluster):
         nothing_left(agents, volume)
 
 
+def test_miroir_a_client_uses_the_disks_of_others(cluster):
+    with miroir(cluster, "alpha", "bravo", "charlie") as ((a, b, c), agents):
+        volume = P.Volume("r1", 1000, 7000, SIZE)
+        for m in (a, b):
+            volume.add(m, m.make_disk("r1", SIZE))
+            agents[m].full_pass(volume)
+        for m in (a, b):
+            agents[m].full_pass(volume)
+        P.miroir_birth(agents, volume)
+        volume.add(c, None)
+        volume.clients.add(c)
+        for m in (a, b, c):
+            agents[m].full_pass(volume)
+        P.miroir_settled(agents, volume)
+        where = os.path.join(c.node.dir, "mnt")
+        agents[c].stage(volume, where)
+        kept = put(c, where, "one")
+        nothing_changes(agents, volume)
+
+        # One of the disks fails, which is for good; later the volume gets another one in its place.
+        a.must("drbdadm", "detach", "--force", "r1")
+        agents[a].full_pass(volume, skip_disk=True)
+        assert agents[a].disk_state(volume) == "Diskless"
+        more = put(c, where, "two")
+        a.must("drbdadm", "wipe-md", "--force", "r1")
+        os.unlink(agents[a].marker(volume, "md-created"))
+        agents[a].full_pass(volume)
+        P.miroir_settled(agents, volume)
+        assert [get(c, where, name) for name in ("one", "two")] == [kept, more]
+        agents[c].unstage(where)
+        P.same_data(volume)
+        for m in (c, a, b):
+            agents[m].delete(volume)
+        nothing_left(agents, volume)
+
+
 def test_miroir_looks_right_after_it_has_unmounted(cluster):
     """Whoever probes for a file system takes any error for an empty device, and makes one."""
     with miroir(cluster, "alpha", "bravo") as ((a, b), agents):
