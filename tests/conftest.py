@@ -86,7 +86,8 @@ def pytest_runtest_makereport(item, call):
     if report.failed and call.when == "call":
         clusters = {id(v): v for v in item.funcargs.values() if isinstance(v, C.Cluster)}
         nodes = [n for c in clusters.values() for n in c.nodes]
-        machines = item.funcargs.get("pair", ())
+        pair = item.funcargs.get("pair")  # a cluster, or machines
+        machines = pair if isinstance(pair, (list, tuple)) else ()
         for n in (*nodes, *(m for m in machines if isinstance(m, Machine))):
             report.sections.append((f"log of {n.name}", n.log()[-5000:]))
 

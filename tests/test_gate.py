@@ -295,7 +295,7 @@ def test_a_user_on_its_way_out_is_waited_for(cluster):
         eventually("it is in use", lambda: is_open(a), 10)
         time.sleep(1)  # No user is waited for any more.
         r = a.call("secondary", "r0")
-        assert r.rc == 11 and f"process {os.getpid()}" in r.err, r
+        assert r.rc == 11 and f"(pid {os.getpid()})" in r.err, r
         socket.send_fds(ours, [b"x"], [fd])
         os.close(fd)
         closing = threading.Timer(0.8, lambda: os.close(socket.recv_fds(theirs, 1, 1)[1][0]))
@@ -400,7 +400,7 @@ def test_without_auto_promote_a_secondary_is_not_opened(cluster):
     fd = os.open(dev, os.O_RDWR)
     assert is_open(a)
     r = a.call("secondary", "r0")
-    assert r.rc == 11 and f"process {os.getpid()} (" in r.err, r
+    assert r.rc == 11 and f"(pid {os.getpid()})" in r.err, r
     assert a.call("down", "r0").rc == 11
     os.close(fd)
     eventually("closed", lambda: not is_open(a))
@@ -436,7 +436,7 @@ def test_refusals_name_the_users(cluster):
             p = subprocess.Popen(["sleep", "100"], stdin=f)
         try:
             r = a.call("down", "r0")
-            assert r.rc == 11 and f"mounted on {where}" in r.err and f"process {p.pid} (sleep)" in r.err, r
+            assert r.rc == 11 and f"mounted on {where}" in r.err and f"opened by sleep (pid {p.pid})" in r.err, r
         finally:
             p.kill()
             p.wait()

@@ -151,5 +151,6 @@ def test_what_a_leaving_node_stops_is_said_before(cluster):
     b.kill()
     eventually("it is noticed", lambda: a.status()["connections"][0]["connection-state"] != "Connected", 20)
     said = c.call("down", "r0")
+    assert said.rc == 0, said
     assert "a (Primary): I/O freezes" in said.err or "not known here whether a goes on" in said.err, said
     b.start(), c.start()

@@ -182,6 +182,19 @@ fn two_primaries_among_three_are_not_taken_over() {
     two.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().check_wanted().unwrap();
 }
 
+/// Control planes write one before the second copy is made; the real drbdadm takes it, and starts the resource.
+#[test]
+fn a_mesh_of_one_host_has_no_connection() {
+    let text = "resource r0 { device minor 1; disk /dev/x; meta-disk internal;\n\
+                on a { node-id 0; address 10.0.0.1:1; } connection-mesh { hosts a; } }";
+    let config = load(text);
+    assert!(config.warnings().is_empty(), "{:?}", config.warnings());
+    let seen = config.resource_as_seen_by("r0", &ThisHost::named("a")).unwrap();
+    assert!(seen.peers.is_empty());
+    seen.check_startable().unwrap();
+    seen.check_wanted().unwrap();
+}
+
 #[test]
 fn three_hosts_without_connections_cannot_start() {
     let config = load(

@@ -447,7 +447,7 @@ error_codes! {
     /// Interrupted.
     INTERRUPTED = 129, "interrupted by a signal";
     /// A resync runs.
-    RESYNC_RUNNING = 130, "not possible during a resync";
+    RESYNC_RUNNING = 130, "Resize not allowed during resync";
     /// Resize needs a primary.
     NEEDS_PRIMARY = 131, "resize needs a primary";
     /// Pause flag as wanted already.
@@ -467,7 +467,7 @@ error_codes! {
     /// Resumed, but paused by the peer.
     PAUSED_BY_PEER = 157, "resumed, but still paused by the peer";
     /// Unknown resource.
-    UNKNOWN_RESOURCE = 158, "unknown resource";
+    UNKNOWN_RESOURCE = 158, "Unknown resource";
     /// Volumes are there.
     MINOR_CONFIGURED = 160, "minor still configured";
     /// Exists already.

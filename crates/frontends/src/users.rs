@@ -38,7 +38,7 @@ pub enum User {
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            User::Process { pid, program } => write!(f, "process {pid} ({program})"),
+            User::Process { pid, program } => write!(f, "opened by {program} (pid {pid})"),
             User::Mount { place, pid: None } => write!(f, "mounted on {place}"),
             User::Mount { place, pid: Some(pid) } => write!(f, "mounted on {place} as process {pid} sees it"),
             User::Swap => f.write_str("used as swap"),
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn users_in_words() {
         let text = |user: User| user.to_string();
-        assert_eq!(text(User::Process { pid: 7, program: "dd".into() }), "process 7 (dd)");
+        assert_eq!(text(User::Process { pid: 7, program: "dd".into() }), "opened by dd (pid 7)");
         assert_eq!(text(User::Mount { place: "/mnt".into(), pid: None }), "mounted on /mnt");
         assert_eq!(text(User::Mount { place: "/m".into(), pid: Some(9) }), "mounted on /m as process 9 sees it");
     }

@@ -130,6 +130,7 @@ impl Target {
                 let invalid = Some(told::left(&name.resource));
                 return Ok(Target { name, local: None, invalid });
             }
+            Err(problem) if problem.exit == exit::USAGE => return Err(unknown(text, problem)),
             Err(problem) => return Err(problem),
         };
         let target = Target { name, local: Some(local), invalid: None };
@@ -237,6 +238,12 @@ impl std::fmt::Display for Target {
         }
         Ok(())
     }
+}
+
+/// In the words of drbdadm, which programs match, and in ours.
+pub(crate) fn unknown(text: &str, problem: Problem) -> Problem {
+    let message = format!("'{text}' not defined in your config (for this host).\n{}", problem.message);
+    Problem { message, ..problem }
 }
 
 /// What runs is configured, but for hosts of other names than this one's: that was another one when it was started.

@@ -455,12 +455,15 @@ pub(crate) fn forget_peer(place: &Place, opened: &Opened, peer: NodeId) -> Resul
 /// `dump-md`: the text.
 ///
 /// # Errors
-/// Exit 255: no metadata, or it is unclean and not `force`d; exit 20: the device cannot be opened.
+/// Exit 255: no metadata; exit 1: it is unclean and not `force`d; exit 20: the device cannot be opened.
 pub(crate) fn dump(place: &Place, force: bool, command: &str, host: &str) -> Result<String, Problem> {
     let Opened { store, found } = place.find(!force)?;
     if !found.superblock.is_clean() && !force {
-        let message = format!("{}: the metadata is unclean: its bitmap cannot be trusted yet", place.label);
-        return Err(Problem::new(NO_METADATA, message)
+        let message = format!(
+            "{}: Found meta data is \"unclean\", please apply-al first: its bitmap cannot be trusted yet",
+            place.label
+        );
+        return Err(Problem::usage(message)
             .hint(format!("run: {} (or dump it all the same with --force)", place.command("apply-al"))));
     }
     let needed = BitmapArea::new(found.layout.geometry(), found.superblock.effective_size).pages() * 4096;

@@ -87,10 +87,13 @@ impl Problem {
             .hint("do it as root (sudo urbd ...), or be a member of the resource's status-group, which may look")
     }
 
-    /// The resource does not run.
+    /// The resource does not run. drbdsetup has two texts for that, and programs match either.
     pub(crate) fn not_running(resource: &str) -> Problem {
-        Problem::new(exit::FAILURE, format!("{resource}: No such resource (it does not run on this node)"))
-            .hint(format!("start it with: urbd up {resource}"))
+        let text = format!(
+            "{resource}: {}\n{resource}: No such resource (it does not run on this node)",
+            ErrorCode::UNKNOWN_RESOURCE
+        );
+        Problem::new(exit::FAILURE, text).hint(format!("start it with: urbd up {resource}"))
     }
 
     /// Did somebody else use a disk that only one may use?

@@ -149,8 +149,9 @@ impl Grammar<'_> {
                 _ => return Err(super::unknown_statement(inner, "a connection-mesh", &["hosts", "net"])),
             }
         }
-        if mesh.hosts.len() < 2 {
-            return Err(Error::new(ErrorKind::Connection, st.span(), "a connection-mesh needs at least two hosts")
+        // One host has no connection, until another one is listed beside it.
+        if mesh.hosts.is_empty() {
+            return Err(Error::new(ErrorKind::Connection, st.span(), "a connection-mesh needs hosts")
                 .help("write `hosts NAME NAME …;` into it"));
         }
         Ok(mesh)

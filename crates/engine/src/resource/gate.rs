@@ -63,8 +63,7 @@ enum Verdict {
 struct Circumstances {
     primary: bool,
     auto_promote: bool,
-    /// The role is being changed, by whomever.
-    changing: bool,
+    changing: Changing,
     /// The resource is being taken down.
     ending: bool,
     /// Writes are forbidden by the administrator.
@@ -80,6 +79,16 @@ struct Circumstances {
     pausing: bool,
     expired: bool,
     tried: bool,
+}
+
+/// Whether the role is being changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Changing {
+    No,
+    /// This node becomes Secondary after its last user. In the kernel's DRBD that is over when the close is.
+    AfterClose,
+    /// By whomever.
+    Yes,
 }
 
 /// Whether a Secondary's device can be read.
@@ -101,9 +110,11 @@ fn judge(intent: Intent, c: Circumstances) -> Verdict {
         _ if c.ending => Verdict::Refuse(libc::EAGAIN),
         _ if c.failing => Verdict::Refuse(libc::ENOTRECOVERABLE),
         Intent::Write { .. } if c.read_only => Verdict::Refuse(libc::EACCES),
+        // A program that takes an error for an empty device would make a file system, and destroy what is there.
+        _ if c.changing == Changing::AfterClose && !c.expired => Verdict::Wait,
         // Who has begun a promotion, which may be just that change, learns how it ends.
-        _ if c.changing && (patient || c.tried) => Verdict::Wait,
-        _ if c.changing => Verdict::Refuse(libc::EAGAIN),
+        _ if c.changing != Changing::No && (patient || c.tried) => Verdict::Wait,
+        _ if c.changing != Changing::No => Verdict::Refuse(libc::EAGAIN),
         _ if c.primary => Verdict::LetIn,
         Intent::Write { .. } if !c.auto_promote => Verdict::Refuse(libc::EROFS),
         Intent::Write { .. } if c.tried && (c.hopeless || !patient) => Verdict::Refuse(match c.readable {
@@ -283,7 +294,11 @@ impl Runner {
         let snapshot = self.core.snapshot();
         let readable = readable(&snapshot);
         let auto_promote = self.auto_promotes(&snapshot);
-        let changing = self.role_changes();
+        let changing = match self.gate.demotion {
+            Some(_) => Changing::AfterClose,
+            None if self.role_changes() => Changing::Yes,
+            None => Changing::No,
+        };
         let ending = self.stopped.is_some() || self.commands.takes_down();
         let hopeless = self.gate.failure.as_ref().is_some_and(|e| !may_succeed_later(e.code, readable));
         let (now, patience) = (self.now, self.local.options.auto_promote_timeout);
@@ -454,7 +469,7 @@ mod tests {
     const SECONDARY: Circumstances = Circumstances {
         primary: false,
         auto_promote: true,
-        changing: false,
+        changing: Changing::No,
         ending: false,
         read_only: false,
         failing: false,
@@ -505,12 +520,14 @@ mod tests {
             (WRITE, late(Circumstances { early: true, ..s }), Promote),
             (Intent::Write { nonblocking: true }, s, Promote),
             (Intent::Write { nonblocking: true }, tried, Refuse(libc::EROFS)),
-            (Intent::Write { nonblocking: true }, Circumstances { changing: true, ..tried }, Wait),
-            (Intent::Write { nonblocking: true }, Circumstances { changing: true, ..s }, Refuse(libc::EAGAIN)),
+            (Intent::Write { nonblocking: true }, Circumstances { changing: Changing::Yes, ..tried }, Wait),
+            (Intent::Write { nonblocking: true }, Circumstances { changing: Changing::Yes, ..s }, Refuse(libc::EAGAIN)),
             // While the role changes.
-            (READ, Circumstances { changing: true, ..primary }, Wait),
-            (WRITE, late(Circumstances { changing: true, ..primary }), Refuse(libc::EAGAIN)),
-            (Intent::Read { nonblocking: true }, Circumstances { changing: true, ..s }, Refuse(libc::EAGAIN)),
+            (Intent::Read { nonblocking: true }, Circumstances { changing: Changing::AfterClose, ..primary }, Wait),
+            (WRITE, late(Circumstances { changing: Changing::AfterClose, ..primary }), Refuse(libc::EAGAIN)),
+            (READ, Circumstances { changing: Changing::Yes, ..primary }, Wait),
+            (WRITE, late(Circumstances { changing: Changing::Yes, ..primary }), Refuse(libc::EAGAIN)),
+            (Intent::Read { nonblocking: true }, Circumstances { changing: Changing::Yes, ..s }, Refuse(libc::EAGAIN)),
             (WRITE, Circumstances { ending: true, ..primary }, Refuse(libc::EAGAIN)),
             (READ, Circumstances { failing: true, ..s }, Refuse(libc::ENOTRECOVERABLE)),
         ];

@@ -85,6 +85,10 @@ fn bad_call(message: impl Into<String>) -> Problem {
         ))
 }
 
+fn lacks_node_id(command: &str) -> Problem {
+    Problem::new(exit::FAILURE, format!("The {command} command requires the --node-id option"))
+}
+
 impl Request {
     fn parse(words: &[String]) -> Result<Request, Problem> {
         if words.is_empty() || words.iter().any(|w| w == "--help" || w == "-h") {
@@ -134,10 +138,19 @@ impl Request {
             "create-md" | "set-gi" | "restore-md" | "write-dev-uuid" => 1,
             _ => 0,
         };
+        // The real one says so first, whatever stands behind the command.
+        if command == "forget-peer" && version == Version::V09 && options.iter().all(|(name, _)| name != "node-id") {
+            return Err(lacks_node_id(command));
+        }
         if arguments.len() > takes {
             return Err(bad_call(format!("too many arguments for {command}")));
         }
-        let label = if minor == "-" { device.clone() } else { format!("minor {minor}") };
+        let label = match minor.parse::<u32>() {
+            _ if minor == "-" => device.clone(),
+            Ok(_) => format!("minor {minor}"),
+            // A resource's name.
+            Err(_) => minor.clone(),
+        };
         let called = Called::Drbdmeta { minor: minor.clone(), version };
         let minor = minor.strip_prefix("minor-").unwrap_or(minor).parse().ok();
         let place = Place { label, path: PathBuf::from(device), kind, version: Some(version), called, minor };
@@ -171,7 +184,7 @@ impl Request {
         match self.number("node-id")? {
             Some(id) => node_id(id).map_err(|p| Problem { exit: exit::FAILURE, ..p }),
             None if self.version == Version::V08 => node_id(0),
-            None => Err(Problem::new(exit::FAILURE, "this command needs --node-id for v09 metadata")),
+            None => Err(lacks_node_id(&self.command)),
         }
     }
 

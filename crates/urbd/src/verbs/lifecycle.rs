@@ -242,7 +242,9 @@ pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result
     if context.of_running {
         return Ok(());
     }
-    engine::resource_config(local).map_err(|why| Problem::usage(format!("{}: {why}", local.name)))?;
+    // As sh-nop says of the same file.
+    let unusable = |why: String| Problem::new(exit::FAILURE, format!("{}: {why}", local.name));
+    engine::resource_config(local).map_err(unusable)?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
 }
 

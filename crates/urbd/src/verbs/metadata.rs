@@ -210,13 +210,14 @@ pub(crate) fn generation(text: &str) -> Result<Generation, Problem> {
 }
 
 pub(crate) fn dump(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let force = call.flag("force");
-    if !force {
-        refuse_attached(call, target)?;
-    }
+    // What the running process has attached can be looked at, and is no more than a glance.
+    let attached = refuse_attached(call, target).is_err();
+    let force = call.flag("force") || attached;
     for_each_disk(target, |place| {
         let command = format!("urbd dump-md {}", place.label);
-        status::print(&offline::dump(place, force, &command, &call.context.node)?);
+        let text = offline::dump(place, force, &command, &call.context.node)?;
+        let stale = if attached { "# Output might be stale, since the disk is attached\n" } else { "" };
+        status::print(&(stale.to_owned() + &text));
         Ok(0)
     })
 }

@@ -15,7 +15,7 @@ use control::{events, human, json, matter, query, what_if};
 
 use crate::cli::{self, Call};
 use crate::context::{ANSWER_TIMEOUT, Context};
-use crate::objects::{Takes, Target};
+use crate::objects::{self, Takes, Target};
 use crate::problem::{Problem, exit};
 use crate::verbs::absent::{absent, explained};
 use crate::verbs::metadata;
@@ -111,11 +111,13 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
             Err(problem) => {
                 // One that is not configured either is a wrong name.
                 let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
-                let unknown = unknown.filter(|_| problem.exit == exit::FAILURE);
+                let unknown = unknown.filter(|_| problem.exit == exit::FAILURE).map(|e| objects::unknown(name, e));
                 let gone = (problem.exit == exit::FAILURE && unknown.is_none() && !is_drbds_name())
                     .then(|| explained(context, name.clone()).refusal());
                 unknown.as_ref().or(gone.as_ref()).unwrap_or(&problem).report();
-                worst = worst.max(problem.exit);
+                // drbdadm's own status for a name that it does not find.
+                let exit = unknown.filter(|_| is_drbds_name()).map_or(problem.exit, |unknown| unknown.exit);
+                worst = worst.max(exit);
             }
         }
     }
