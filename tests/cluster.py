@@ -401,6 +401,9 @@ class UrbdNode(Node):
 
     def start(self, res="r0", timeout=20.0, under=()):
         """`urbd run RES` in the foreground of a process that the test owns; returns when it answers."""
+        # The one that runs already would answer for the one that is refused.
+        before = self.processes.get(res)
+        eventually(f"{self.name}: the process before has ended", lambda: before is None or before.poll() is not None, 5)
         log = open(os.path.join(self.dir, f"{res}.log"), "ab")
         argv = self.prefix() + self.cluster.wrap([*under, self.program or URBD, "run", res])
         p = subprocess.Popen(argv, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
