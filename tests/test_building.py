@@ -138,6 +138,7 @@ def test_two_nodes_are_built_without_a_file_and_taken_apart(cluster):
     a("del-minor", a.minor)
     assert a.status()["devices"] == []
     eventually("its device is gone", lambda: a.node.run(["test", "-e", a.device()]).returncode != 0, 10)
+    eventually("so are its names", lambda: a.node.run(["test", "-L", a.device()]).returncode != 0, 10)
     a("del-resource", "r0")
     assert json.loads(a("status", "--json")) == []
     # And from the beginning: nothing was lost, nothing is copied.

@@ -245,3 +245,28 @@ def test_the_log_and_the_events_tell_the_same(cluster, dialect, seed):
             except AssertionError:
                 raise AssertionError(same()) from None
             assert len(told_by_events(stream.lines())["connection"]) > 5
+
+
+def test_what_a_command_has_changed_is_printed_when_it_ends(synced):
+    """LINSTOR takes its snapshot after `suspend-io` only if it has read of it by then."""
+    a, b = synced.nodes
+    with following(a, b) as streams:
+        for _ in range(10):
+            for command, said in (("suspend-io", "suspended:user"), ("resume-io", "suspended:no"), ("secondary", "role:Secondary"),
+                                  ("primary", "role:Primary")):
+                a.urbd(command, "r0")
+                line = [x for x in streams[0].lines() if x.startswith("change resource") and said.split(":")[0] in x][-1]
+                assert f" {said}" in line, (command, streams[0].lines()[-5:])
+
+
+def test_who_follows_and_does_not_read_on_holds_no_command_up(synced):
+    a, _ = synced.nodes
+    with following(a) as (stream,):
+        os.kill(stream.process.pid, signal.SIGSTOP)
+        for _ in range(5):
+            a.urbd("secondary", "r0")
+            a.urbd("primary", "r0")
+        os.kill(stream.process.pid, signal.SIGCONT)
+        stream.find(*["role:Secondary", "role:Primary"] * 5)
+        a.urbd("secondary", "r0")
+        assert any("role:Secondary" in line for line in stream.lines()[stream.used:]), stream.lines()[-3:]

@@ -235,8 +235,21 @@ impl Client {
     ///
     /// # Errors
     /// When the request cannot be sent.
-    pub fn subscribe(mut self, statistics: bool, since_start: bool) -> Result<EventStream, ClientError> {
-        self.stream.write_all(&encode(&Request::Events { now: false, statistics, since_start }))?;
+    pub fn subscribe(self, statistics: bool, since_start: bool) -> Result<EventStream, ClientError> {
+        self.listen(&Request::Events { now: false, statistics, since_start, confirms: false })
+    }
+
+    /// The same for who passes the events on: a command is answered when all that it has led to was passed on, so each
+    /// [`Event::Confirm`] is to be followed by [`EventStream::confirm`] as soon as that is so.
+    ///
+    /// # Errors
+    /// When the request cannot be sent.
+    pub fn pass_on(self, statistics: bool, since_start: bool) -> Result<EventStream, ClientError> {
+        self.listen(&Request::Events { now: false, statistics, since_start, confirms: true })
+    }
+
+    fn listen(mut self, request: &Request) -> Result<EventStream, ClientError> {
+        self.stream.write_all(&encode(request))?;
         Ok(EventStream { client: self })
     }
 
@@ -263,6 +276,14 @@ pub struct EventStream {
 }
 
 impl EventStream {
+    /// All events before the [`Event::Confirm`] of that number have been passed on.
+    ///
+    /// # Errors
+    /// When that cannot be sent.
+    pub fn confirm(&mut self, number: u64) -> Result<(), ClientError> {
+        Ok(self.client.stream.write_all(&encode(&Request::Confirmed { number }))?)
+    }
+
     /// Waits for the next event.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //!
 //! A client connects to `RUN_DIR/RES.sock`, sends [`Request::Hello`] and then one request at a time; the server
 //! answers each with exactly one [`Reply`], in order. After [`Request::Events`] the server sends [`Reply::Event`]s
-//! until [`Event::Ready`] (with `now`) or until the connection ends; the client sends nothing more.
+//! until [`Event::Ready`] (with `now`) or until the connection ends; the client sends nothing more but
+//! [`Request::Confirmed`].
 
 use std::fmt;
 
@@ -36,6 +37,14 @@ pub enum Request {
         /// Before it, what has happened since the process began with nothing, if that is not long ago.
         #[serde(default)]
         since_start: bool,
+        /// Each [`Event::Confirm`] will be answered with [`Request::Confirmed`].
+        #[serde(default)]
+        confirms: bool,
+    },
+    /// All events before the [`Event::Confirm`] of that number have been passed on; nothing is answered.
+    Confirmed {
+        /// Which one.
+        number: u64,
     },
     /// The running configuration in the form of `drbdsetup show` (4.5): [`Reply::Text`].
     Show,
@@ -65,6 +74,7 @@ impl Request {
             | Request::Started
             | Request::Status
             | Request::Events { .. }
+            | Request::Confirmed { .. }
             | Request::Why
             | Request::WhatIf { .. }
             | Request::Generations { .. } => true,
@@ -295,6 +305,12 @@ pub enum Event {
         call: HelperCall,
         /// Raw wait status: exit code × 256.
         status: i32,
+    },
+    /// A command is about to be answered: [`Request::Confirmed`] is to come when all events before this one have been
+    /// passed on. Only for who has said that it comes.
+    Confirm {
+        /// For the answer.
+        number: u64,
     },
     /// The resource is going away; the connection ends after this.
     Gone,

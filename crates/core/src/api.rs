@@ -582,6 +582,9 @@ pub enum Command {
         /// How it is meant.
         flags: wire::ResizeFlags,
     },
+    /// A volume's backing device has become larger, and internal metadata lie at its new end already. The device keeps
+    /// its size until another one is agreed on.
+    Grew(VolumeNr, OpenedDisk),
     /// Compare a volume's copy with the peer's (`None`: who it is mirrored to).
     Verify {
         /// Which.

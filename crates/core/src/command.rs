@@ -94,6 +94,10 @@ impl Resource {
                 volume(self, v).map(|v| self.new_current_uuid(id, v, clear_bitmap))
             }
             Command::Resize { volume: v, flags } => volume(self, v).map(|v| self.resize(id, v, flags)),
+            Command::Grew(v, opened) => volume(self, v).map(|v| {
+                self.node.devices[v].backing.iter_mut().for_each(|b| b.grew(opened.clone()));
+                self.end(Some(id), Ok(()));
+            }),
             Command::Verify { volume: v, peer: p, start, stop, repair } => {
                 let wish = VerifyRange { start, stop, repair };
                 let with = p.map(|p| peer(self, p)).transpose();

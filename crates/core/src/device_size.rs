@@ -2,7 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 5.3).
 
 use crate::Resource;
-use crate::api::Severity;
+use crate::api::{OpenedDisk, Severity};
 use crate::connection::Connection;
 use crate::decide::change::Set;
 use crate::decide::sizes::Grown;
@@ -10,7 +10,7 @@ use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
 use crate::decide::view::Kind;
 use crate::decide::{Reason, sizes};
-use crate::device::Device;
+use crate::device::{Backing, Device};
 use crate::node::Node;
 use units::{Generation, NodeId, Sector, VolumeNr};
 use wire::{DiskState, Role};
@@ -196,6 +196,16 @@ impl Node {
             .filter_map(|c| c.peer_devices[volume].link.told.sizes.as_ref())
             .map(|s| s.disk_size);
         told.chain([own]).filter(|size| size.0 > 0).min().unwrap_or(Sector(0))
+    }
+}
+
+impl Backing {
+    /// The disk is that large now, and its metadata lie where they do on one of that size.
+    pub(crate) fn grew(&mut self, opened: OpenedDisk) {
+        if let Ok(layout) = meta::Layout::new(self.layout.kind(), self.md.geometry, opened.meta_device) {
+            self.md.place(&layout);
+            (self.layout, self.opened) = (layout, opened);
+        }
     }
 }
 

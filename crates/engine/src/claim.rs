@@ -293,7 +293,12 @@ fn lock(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Res
     // One that was quicker does not leave.
     let still_its = |pid: u32| std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == pid.to_string());
     loop {
-        match exclusive::lock(&file).map_err(failed)? {
+        let locked = exclusive::lock(&file).map_err(failed)?;
+        if !is_at(&file, &path) {
+            file = open_lock(&path, true).map_err(failed)?;
+            continue;
+        }
+        match locked {
             Locked::Yes => break,
             Locked::Despite(who) => {
                 let path = path.display();
@@ -311,6 +316,13 @@ fn lock(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Res
     file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
     Ok(file)
+}
+
+/// Whether it is that file still: `down` removes it, and its lock keeps nobody out then.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    let number = |is: std::fs::Metadata| (is.dev(), is.ino());
+    let there = std::fs::symlink_metadata(path).map(number);
+    file.metadata().map(number).is_ok_and(|ours| there.is_ok_and(|there| there == ours))
 }
 
 /// A link of that name would lead to a file that has nothing to do with the resource.

@@ -29,6 +29,11 @@ pub(crate) struct ControlServer {
     heard: u64,
     requests: VecDeque<(ClientId, Request)>,
     joining: Vec<(ClientId, Listens)>,
+    /// Answers to commands that are not held yet, and those that are.
+    ended: Vec<(ClientId, Vec<u8>)>,
+    held: Vec<Held>,
+    /// The last number that listeners were asked to confirm.
+    asked: u64,
     /// What listeners were told since the start, and until when it is kept.
     since_start: Option<(Instant, Vec<u8>)>,
 }
@@ -43,14 +48,33 @@ struct Client {
     inbox: Inbox,
     outbox: Outbox,
     greeted: bool,
-    /// A request is being worked on; the next is taken after its reply.
-    busy: bool,
+    /// What is being worked on; the next is taken after its reply.
+    busy: Option<Work>,
     /// It was seen waiting for its answer.
     waits: bool,
     subscribed: bool,
+    /// The last of what it was asked to confirm, if it does that.
+    confirmed: Option<u64>,
     closing: bool,
     /// Rises with each sign of life of any client.
     heard: u64,
+}
+
+/// What a client has asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Question,
+    Command,
+}
+
+/// The answer to a command, while listeners pass on what it has led to.
+struct Held {
+    client: ClientId,
+    reply: Vec<u8>,
+    /// Who is to confirm that, by what number, and until when it is waited for.
+    by: Vec<ClientId>,
+    number: u64,
+    until: Instant,
 }
 
 /// Lets the members of a group connect.
@@ -69,6 +93,8 @@ const SPARE: usize = 8;
 const CLIENTS: usize = 4;
 /// Of these, so many may listen to events: there is always a place for a command.
 const MAX_SUBSCRIBERS: usize = 24;
+/// For so long a command's answer waits for listeners to pass on what it has led to.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 /// A subscriber that lets so many bytes wait is cut off.
 const MAX_BACKLOG: usize = 8 << 20;
 /// For so long, and up to so many bytes, what has happened since the start is kept.
@@ -106,6 +132,9 @@ impl ControlServer {
             heard: 0,
             requests: VecDeque::new(),
             joining: Vec::new(),
+            ended: Vec::new(),
+            held: Vec::new(),
+            asked: 0,
             since_start: None,
         })
     }
@@ -149,9 +178,10 @@ impl ControlServer {
             inbox,
             outbox: Outbox::default(),
             greeted: false,
-            busy: false,
+            busy: None,
             waits: false,
             subscribed: false,
+            confirmed: None,
             closing: false,
             heard: self.heard,
         };
@@ -161,7 +191,7 @@ impl ControlServer {
     /// Ends the client that has said nothing for longest; one that has not even greeted before all others. False if
     /// each has a request that is being worked on, or listens.
     fn make_room(&mut self) -> bool {
-        let silent = self.clients.iter().filter(|(_, c)| !c.busy && !c.subscribed);
+        let silent = self.clients.iter().filter(|(_, c)| c.busy.is_none() && !c.subscribed);
         let Some((&id, _)) = silent.min_by_key(|(_, c)| (c.greeted, c.heard)) else { return false };
         if let Some(client) = self.clients.remove(&id) {
             // The receive that waits for it holds its descriptor.
@@ -192,12 +222,61 @@ impl ControlServer {
         self.requests.pop_front()
     }
 
-    /// Answers the request of a client. A reply with an event leaves it subscribed.
+    /// Answers the request of a client; a command's answer waits for [`ControlServer::answer`].
     pub(crate) fn reply(&mut self, id: ClientId, reply: &Reply) {
-        let Some(client) = self.clients.get_mut(&id).filter(|c| c.busy) else { return };
-        client.outbox.message().copy(&encode(reply));
-        (client.busy, client.waits) = (false, false);
+        match self.clients.get(&id).and_then(|client| client.busy) {
+            Some(Work::Question) => self.send(id, &encode(reply)),
+            Some(Work::Command) => self.ended.push((id, encode(reply))),
+            None => {}
+        }
+    }
+
+    fn send(&mut self, id: ClientId, reply: &[u8]) {
+        let Some(client) = self.clients.get_mut(&id).filter(|c| c.busy.is_some()) else { return };
+        client.outbox.message().copy(reply);
+        (client.busy, client.waits) = (None, false);
         self.parse(id);
+    }
+
+    /// Answers the commands that have ended, each when the listeners who confirm have passed on what was published
+    /// until now. One that has not in time is not waited for until it has caught up.
+    pub(crate) fn answer(&mut self, now: Instant) {
+        let ended = std::mem::take(&mut self.ended);
+        if !ended.is_empty() {
+            let by = self.ask_to_confirm();
+            let (number, until) = (self.asked, now + CONFIRMED_WITHIN);
+            self.held.extend(ended.into_iter().map(|(client, reply)| Held {
+                client,
+                reply,
+                by: by.clone(),
+                number,
+                until,
+            }));
+        }
+        let clients = &self.clients;
+        let lacks = |id: &ClientId, number| clients.get(id).is_some_and(|c| c.confirmed < Some(number));
+        let over = |held: &mut Held| now >= held.until || !held.by.iter().any(|id| lacks(id, held.number));
+        let answers: Vec<Held> = self.held.extract_if(.., over).collect();
+        answers.into_iter().for_each(|held| self.send(held.client, &held.reply));
+    }
+
+    /// Those that had confirmed all before. Only who may command can keep a command waiting.
+    fn ask_to_confirm(&mut self) -> Vec<ClientId> {
+        let last = self.asked;
+        self.asked += 1;
+        let ask = encode(&Reply::Event(Event::Confirm { number: self.asked }));
+        let listen = self.clients.iter_mut().filter(|(_, c)| c.subscribed && c.may_command && c.confirmed.is_some());
+        let mut by = Vec::new();
+        for (id, client) in listen {
+            client.outbox.message().copy(&ask);
+            by.extend((client.confirmed == Some(last)).then_some(*id));
+        }
+        by
+    }
+
+    /// When an answer is not to wait any longer.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.held.iter().map(|held| held.until).min()
     }
 
     /// Who a client is: its process, those that have started it, its user.
@@ -207,15 +286,15 @@ impl ControlServer {
 
     /// Does anyone wait for an answer?
     pub(crate) fn anyone_waits(&self) -> bool {
-        self.clients.values().any(|c| c.busy)
+        self.clients.values().any(|c| c.busy.is_some())
     }
 
     /// Who waits now, and did so when this was called before.
     pub(crate) fn wait_longer(&mut self) -> Vec<ClientId> {
         let mut longer = Vec::new();
         for (id, client) in &mut self.clients {
-            let waited = std::mem::replace(&mut client.waits, client.busy);
-            longer.extend((waited && client.busy).then_some(*id));
+            let waited = std::mem::replace(&mut client.waits, client.busy.is_some());
+            longer.extend((waited && client.busy.is_some()).then_some(*id));
         }
         longer
     }
@@ -224,11 +303,12 @@ impl ControlServer {
     pub(crate) fn dismiss(&mut self, id: ClientId, reply: &Reply) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.outbox.message().copy(&encode(reply));
-        (client.busy, client.closing) = (false, true);
+        (client.busy, client.closing) = (None, true);
     }
 
     /// It begins to listen when the others have been told what has happened until now.
-    pub(crate) fn join(&mut self, id: ClientId, how: Listens) {
+    pub(crate) fn join(&mut self, id: ClientId, how: Listens, confirms: bool) {
+        self.clients.entry(id).and_modify(|client| client.confirmed = confirms.then_some(0));
         self.joining.push((id, how));
     }
 
@@ -253,7 +333,8 @@ impl ControlServer {
         for event in [Event::Status(status.clone()), Event::Ready] {
             client.outbox.message().copy(&encode(&Reply::Event(event)));
         }
-        client.busy = false;
+        client.busy = None;
+        client.confirmed = client.confirmed.map(|_| self.asked);
         client.closing = how == Listens::Once;
         client.subscribed = how != Listens::Once;
     }
@@ -302,7 +383,7 @@ impl ControlServer {
 
     /// Has everything been sent?
     pub(crate) fn is_idle(&self) -> bool {
-        self.clients.values().all(|c| c.outbox.is_idle())
+        self.held.is_empty() && self.clients.values().all(|c| c.outbox.is_idle())
     }
 
     /// Stops listening and removes the socket.
@@ -315,7 +396,7 @@ impl ControlServer {
 
     fn parse(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        while !client.busy && !client.closing {
+        while client.busy.is_none() && !client.closing {
             let failure = match client.decoder.message::<Request>() {
                 Ok(None) => return,
                 Ok(Some(Request::Hello { version: VERSION })) => {
@@ -335,8 +416,13 @@ impl ControlServer {
                     client.outbox.message().copy(&encode(&Reply::Error(failure)));
                     continue;
                 }
+                Ok(Some(Request::Confirmed { number })) => {
+                    client.confirmed = client.confirmed.max(Some(number));
+                    continue;
+                }
                 Ok(Some(request)) if client.greeted => {
-                    client.busy = true;
+                    client.busy =
+                        Some(if matches!(request, Request::Command(_)) { Work::Command } else { Work::Question });
                     self.requests.push_back((id, request));
                     return;
                 }

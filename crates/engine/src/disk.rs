@@ -114,6 +114,15 @@ impl Disk {
         sys::end_of(&self.fd).map(|n| n & !511)
     }
 
+    /// The same disk, which is `size` bytes long by now.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn grown(&self, size: u64) -> io::Result<(Disk, File)> {
+        let disk = Disk { fd: self.fd.clone(), way: self.way, traits: Traits { size, ..self.traits.clone() } };
+        Ok((disk, File::from(self.fd.try_clone()?)))
+    }
+
     /// A read of `into.len()` bytes at byte `offset`.
     #[must_use]
     pub fn read(&self, offset: u64, into: Span) -> Op {

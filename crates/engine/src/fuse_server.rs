@@ -185,6 +185,9 @@ impl FuseServer {
         for nr in &gone {
             self.volumes.remove(nr);
             self.session.remove_export(u32::from(nr.0));
+            if let Err(e) = self.links.remove(&self.resource, u32::from(nr.0)) {
+                log("warning", &format!("the names of the device of volume {nr}: {e}"));
+            }
         }
         if !gone.is_empty() {
             self.places();

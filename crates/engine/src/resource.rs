@@ -10,7 +10,7 @@ mod what_if;
 use crate::application::{Application, Inside};
 use crate::buffers::Pool;
 use crate::buffers::growth::Growth;
-use crate::claim::{Claim, KeeperCommand, lock_file, open_lock};
+use crate::claim::{Claim, KeeperCommand, is_at, lock_file, open_lock};
 use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
 use crate::error::Error;
@@ -91,8 +91,9 @@ pub fn run_with(options: Options, claim: Claim, application: Option<Box<dyn Appl
 #[must_use]
 pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> bool {
     // Where there is no lock no process has been.
-    let Ok(lock) = open_lock(&lock_file(run_dir, resource), false) else { return true };
-    if !matches!(exclusive::lock(&lock), Ok(Locked::Yes | Locked::Despite(_))) {
+    let path = lock_file(run_dir, resource);
+    let Ok(lock) = open_lock(&path, false) else { return true };
+    if !matches!(exclusive::lock(&lock), Ok(Locked::Yes | Locked::Despite(_))) || !is_at(&lock, &path) {
         return false;
     }
     let links = DeviceLinks::from_env(run_dir, true);
@@ -114,6 +115,7 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     // What cannot be removed is replaced by the next start, which says why it cannot.
     sockets.for_each(|path| drop(std::fs::remove_file(path)));
     control::Successor::clear(run_dir, resource);
+    let _ = std::fs::remove_file(path);
     true
 }
 
@@ -376,6 +378,7 @@ impl Runner {
         let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
         let gate_due = self.gate_deadline();
         let own = sooner(last_word, sooner(self.keeper_deadline(), self.growth.deadline()));
+        let own = sooner(sooner(self.control.deadline(), self.volumes.waiting().deadline()), own);
         let own = sooner(sooner(self.look_at_waiting, gate_due), sooner(self.leaving_deadline(), own));
         let deadline = sooner(sooner(core_due, links_due), own);
         let deadline = if self.inside.as_ref().is_some_and(Inside::is_hungry) { Some(Instant(0)) } else { deadline };
@@ -532,7 +535,11 @@ impl Runner {
                 }
             }
             Token::FuseWork(volume) => self.on_fuse_work(volume),
-            Token::Dependency => self.on_dependency(),
+            Token::Dependency => {
+                for (volume, waits) in self.dependencies.on_changed(ring) {
+                    self.tell(|core, now| core.on_dependency(now, volume, waits));
+                }
+            }
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
             Token::Keeper => self.on_keeper(),
@@ -563,14 +570,9 @@ impl Runner {
         self.on_asked(None, control::Command::Down { force });
     }
 
-    fn on_dependency(&mut self) {
-        for (volume, waits) in self.dependencies.on_changed(&mut self.ring) {
-            self.tell(|core, now| core.on_dependency(now, volume, waits));
-        }
-    }
-
     /// Hands everything that has come in to the core.
     fn feed(&mut self) {
+        self.grow();
         // The core only queues effects: nothing is added meanwhile.
         self.told |= !self.outcomes.is_empty();
         for outcome in self.outcomes.drain(..) {
@@ -597,9 +599,20 @@ impl Runner {
             self.taken_in += 1;
             self.tell(|core, now| core.on_request(now, request));
         }
-        while let Some(event) = self.links.next_event() {
+        while !self.volumes.waiting().holds_packets()
+            && let Some(event) = self.links.next_event()
+        {
             self.taken_in += 1;
-            self.on_link(event);
+            match &event {
+                // A peer asks for which size there is room.
+                LinkEvent::Packet { volume, packet: wire::Packet::TwopcPrepRsz(_), .. }
+                    if self.volumes.grown(*volume).is_some() =>
+                {
+                    self.volumes.waiting().packet(self.now, *volume, event);
+                    self.told = true;
+                }
+                _ => self.on_link(event),
+            }
         }
         while let Some((client, request)) = self.control.next_request() {
             self.on_control(client, request);

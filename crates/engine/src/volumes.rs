@@ -3,6 +3,8 @@
 //! Most operations are one ring operation. Some are several, one after the other: a metadata write that must come
 //! after a flush, zeroes on disks that cannot make them, and whatever the kernel did only in part.
 
+pub(crate) mod growing;
+
 use crate::buffers::{Buf, BufId, Pool};
 use crate::disk::{Disk, OpenError};
 use crate::ring::{Done, Message, Op, Ring};
@@ -49,12 +51,27 @@ pub(crate) struct Volumes {
     /// Messages of writes of several pieces that are done; boxed as the ring holds them.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Message>>,
+    waiting: growing::Waiting,
 }
 
 #[derive(Clone)]
 struct OpenVolume {
     data: Rc<Disk>,
     meta: Rc<Disk>,
+}
+
+impl OpenVolume {
+    fn described(&self) -> OpenedDisk {
+        let (data, meta) = (&self.data.traits, &self.meta.traits);
+        OpenedDisk {
+            backing: ByteLen(data.size),
+            meta_device: ByteLen(meta.size),
+            can_discard: data.discard,
+            discard_zeroes: true,
+            write_through: data.write_through && meta.write_through,
+            block_size: data.block_size,
+        }
+    }
 }
 
 struct Job {
@@ -118,7 +135,13 @@ impl Volumes {
             reserve: (0..RESERVE).filter_map(|_| pool.take(RESERVED)).collect(),
             zeroes,
             spare: Vec::new(),
+            waiting: growing::Waiting::default(),
         }
+    }
+
+    /// Who waits for disks that have grown to be measured.
+    pub(crate) fn waiting(&mut self) -> &mut growing::Waiting {
+        &mut self.waiting
     }
 
     /// What is begun from now on is begun at this time.
@@ -325,15 +348,9 @@ impl Volumes {
             Some(path) => Rc::new(Disk::open(path).map_err(|e| fail(115, 105, e))?),
             None => data.clone(),
         };
-        let opened = OpenedDisk {
-            backing: ByteLen(data.traits.size),
-            meta_device: ByteLen(meta.traits.size),
-            can_discard: data.traits.discard,
-            discard_zeroes: true,
-            write_through: data.traits.write_through && meta.traits.write_through,
-            block_size: data.traits.block_size,
-        };
-        self.open.insert(volume, OpenVolume { data, meta });
+        let open = OpenVolume { data, meta };
+        let opened = open.described();
+        self.open.insert(volume, open);
         Ok(opened)
     }
 

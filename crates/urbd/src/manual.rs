@@ -345,7 +345,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 const FILES: &[(&str, &str)] = &[
     ("/etc/urbd.conf, /etc/drbd.conf", "The configuration: the first that is there."),
     ("/run/urbd/RES.sock", "The control socket of a resource."),
-    ("/run/urbd/RES.log", "What a process has to say that systemd does not run."),
+    ("/run/urbd/RES.log", "What a process has to say that systemd does not run; `drbdsetup down` removes it."),
     ("/dev/urbd/by-res/RES/VOL", "The device of a volume."),
     ("/var/lib/drbd/drbd-minor-N.lkbd", "The last known size of a disk with internal metadata, for when it has grown."),
 ];

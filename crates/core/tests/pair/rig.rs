@@ -301,15 +301,7 @@ impl Node {
             }
             Effect::Connect { .. } => self.link_wanted = true,
             Effect::OpenDisk { volume } => {
-                let opened = OpenedDisk {
-                    backing: self.size,
-                    meta_device: self.size,
-                    can_discard: true,
-                    discard_zeroes: true,
-                    write_through: self.write_through,
-                    block_size: 512,
-                };
-                self.core.on_disk_opened(now, volume, Ok(opened));
+                self.core.on_disk_opened(now, volume, Ok(self.opened()));
                 self.core.on_turn_end(now);
             }
             Effect::Disk { op, action, .. } => {
@@ -368,6 +360,38 @@ impl Node {
             Effect::Stopped => self.stopped = true,
             _ => {}
         }
+    }
+
+    fn opened(&self) -> OpenedDisk {
+        OpenedDisk {
+            backing: self.size,
+            meta_device: self.size,
+            can_discard: true,
+            discard_zeroes: true,
+            write_through: self.write_through,
+            block_size: 512,
+        }
+    }
+
+    /// What stands at the end of its disk, if that is metadata of a disk of this size.
+    pub(crate) fn found(&self) -> Result<meta::find::Found, meta::find::FindError> {
+        let at = (self.layout.superblock_at().0 - metadata_at(&self.layout)) as usize;
+        let block = self.metadata[at..].first_chunk().expect("a superblock");
+        meta::find::check(meta::MetaDisk::Internal, self.size, block)
+    }
+
+    /// Its disk becomes larger, and the metadata are moved to the new end.
+    pub(crate) fn grow(&mut self, by: ByteLen) -> OpenedDisk {
+        let (old, found) = (metadata_at(&self.layout), self.found().expect("metadata"));
+        self.size.0 += by.0;
+        let planned = meta::resize::plan_move(&found, self.size, meta::create::InitialBitmap::Zero);
+        let (_, layout, steps) = planned.expect("they move");
+        let mut image = vec![0; (layout.superblock_at().0 + 4096 - old) as usize];
+        image[..self.metadata.len()].copy_from_slice(&self.metadata);
+        steps.iter().for_each(|step| step.apply_to(old, &mut image));
+        self.metadata = image.split_off((metadata_at(&layout) - old) as usize);
+        self.layout = layout;
+        self.opened()
     }
 
     /// As it is on disk.

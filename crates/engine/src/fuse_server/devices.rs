@@ -318,9 +318,9 @@ impl FuseServer {
         self.volumes.values().any(|n| n.device.is_some())
     }
 
-    /// Is this node Primary, as far as the devices know?
+    /// Is this node Primary, as far as the devices know? One that is to go hears of no other role.
     pub(crate) fn is_primary(&self) -> bool {
-        self.volumes.values().any(|n| n.primary)
+        self.volumes.values().any(|n| n.primary && !n.goes)
     }
 
     /// Is any device in use, as far as is known?

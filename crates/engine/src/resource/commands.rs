@@ -15,8 +15,8 @@ use config::LocalResource;
 use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, Listens, Reply, Request};
 use control::{MemoryStatus, Opening, ResourceStatus};
 use frontends::users::User;
-use std::collections::BTreeMap;
-use units::{Instant, NodeId, Sector, VolumeNr, same_host};
+use std::collections::{BTreeMap, BTreeSet};
+use units::{ByteLen, Instant, NodeId, Sector, VolumeNr, same_host};
 use urbd_core::{Command, CommandError, ConnectionState, ResourceConfig, SuspendReason};
 
 /// Commands that the core works on.
@@ -252,11 +252,11 @@ impl Runner {
             return self.control.reply(client, &Reply::Leaving);
         }
         let reply = match request {
-            Request::Hello { .. } => return,
+            Request::Hello { .. } | Request::Confirmed { .. } => return,
             Request::Started => return self.commands.await_start(client),
             Request::Status => Reply::Status(self.status_in_full()),
-            Request::Events { now, since_start, .. } => {
-                return self.control.join(client, Listens::of(now, since_start));
+            Request::Events { now, since_start, confirms, .. } => {
+                return self.control.join(client, Listens::of(now, since_start), confirms);
             }
             Request::Show => Reply::Text(self.local.told()),
             Request::Why => Reply::Why(status::why(&self.core.snapshot(), self.now)),
@@ -282,14 +282,27 @@ impl Runner {
         if let Some(failure) = self.refused_while_waiting(&asked) {
             return client.into_iter().for_each(|client| self.control.reply(client, &Reply::Error(failure.clone())));
         }
-        if self.must_check_use(&asked) {
+        let grown: BTreeSet<_> = match asked {
+            Asked::Resize { volume, .. } => self.grown(volume).map(|(nr, _)| nr).collect(),
+            _ => BTreeSet::new(),
+        };
+        if !grown.is_empty() {
+            self.volumes.waiting().command(self.now, grown, client, asked);
+            self.told = true;
+        } else if self.must_check_use(&asked) {
             self.check_use(client, asked)
         } else {
             self.command(client, asked, Vec::new(), self.now)
         }
     }
 
-    fn command(&mut self, client: Option<ClientId>, asked: Asked, users: Vec<(VolumeNr, User)>, since: Instant) {
+    pub(super) fn command(
+        &mut self,
+        client: Option<ClientId>,
+        asked: Asked,
+        users: Vec<(VolumeNr, User)>,
+        since: Instant,
+    ) {
         let promotion = self.promotion(&asked);
         let kind = Changes::of(&asked);
         self.gate.on_command(&asked);
@@ -605,7 +618,20 @@ impl Runner {
                 vec![Command::ForgetPeer(NodeId::new(peer).ok_or_else(what)?)]
             }
             Asked::Resize { volume, assume_clean, assume_peer_has_space } => {
-                self.check_grown(volume)?;
+                // What could not be taken in is measured when it is attached.
+                let object = &self.local.name;
+                if let Some((nr, (old, new))) = self.grown(volume).next() {
+                    let object = format!("{object}/{nr}");
+                    let text = format!(
+                        "the backing device of {object} has grown from {} to {} KiB since it was attached",
+                        old.0 / 1024,
+                        new.0 / 1024
+                    );
+                    return Err(Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
+                        "on one node after the other: urbd detach {object}; urbd check-resize {object}; urbd attach \
+                         {object}; urbd wait-sync {object}; then once: urbd resize {object}"
+                    )));
+                }
                 let flags = wire::ResizeFlags { forced: assume_peer_has_space, assume_clean };
                 self.each_volume(volume, |volume| Command::Resize { volume, flags })?
             }
@@ -673,22 +699,10 @@ impl Runner {
         Ok(core_config)
     }
 
-    /// A backing device that has grown is measured, and internal metadata moved to its end, when it is attached.
-    fn check_grown(&self, volume: Option<u16>) -> Result<(), Failure> {
-        let asked = self.local.volumes.iter().map(|v| v.nr).filter(|nr| volume.is_none_or(|v| v == nr.0));
-        let Some((nr, (old, new))) = asked.filter_map(|nr| Some((nr, self.volumes.grown(nr)?))).next() else {
-            return Ok(());
-        };
-        let object = format!("{}/{nr}", self.local.name);
-        let text = format!(
-            "the backing device of {object} has grown from {} to {} KiB since it was attached",
-            old.0 / 1024,
-            new.0 / 1024
-        );
-        Err(Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
-            "on one node after the other: urbd detach {object}; urbd check-resize {object}; urbd attach {object}; \
-             urbd wait-sync {object}; then once: urbd resize {object}"
-        )))
+    /// Those whose backing devices have grown, from how much to how much.
+    fn grown(&self, volume: Option<u16>) -> impl Iterator<Item = (VolumeNr, (ByteLen, ByteLen))> {
+        let asked = self.local.volumes.iter().map(|v| v.nr).filter(move |nr| volume.is_none_or(|v| v == nr.0));
+        asked.filter_map(|nr| Some((nr, self.volumes.grown(nr)?)))
     }
 
     fn each_volume(&self, volume: Option<u16>, make: impl Fn(VolumeNr) -> Command) -> Result<Vec<Command>, Failure> {

@@ -8,9 +8,11 @@ use crate::handlers;
 use crate::log::log_with;
 use crate::requests::Asker;
 use crate::status::Happened;
+use crate::volumes::growing::Growth;
 use control::{Event, HelperCall};
 use units::NodeId;
-use urbd_core::{Effect, HandlerCall, IoError, Notice, Segments, Severity};
+use urbd_core::{Command, Effect, HandlerCall, IoError, Notice, Segments, Severity};
+use wire::DiskState;
 
 impl Runner {
     /// Carries out all effects, in order. Was there any?
@@ -219,6 +221,40 @@ impl Runner {
 }
 
 impl Runner {
+    /// Takes in the sizes of backing devices that have grown, if somebody waits for that and it can be done now, and
+    /// lets go on who waits.
+    pub(super) fn grow(&mut self) {
+        if self.volumes.waiting().deadline().is_none() {
+            return;
+        }
+        // What the core has decided is on its way by the old layout.
+        self.carry_out();
+        let in_service = |disk| {
+            matches!(disk, DiskState::Inconsistent | DiskState::Outdated | DiskState::Consistent | DiskState::UpToDate)
+        };
+        let devices = self.core.snapshot().devices;
+        for volume in self.volumes.waiting().take() {
+            if !devices.iter().any(|device| device.volume == volume && in_service(device.disk)) {
+                continue;
+            }
+            let disk = format!("{}/{volume}: the backing device has grown", self.local.name);
+            match self.volumes.take_in_growth(volume) {
+                Growth::Later if self.volumes.waiting().later(self.now, volume) => {}
+                Growth::Done(opened) => {
+                    log("info", &format!("{disk} to {} KiB", opened.backing.0 / 1024));
+                    let id = self.commands.unattended();
+                    self.tell(|core, now| core.on_command(now, id, Command::Grew(volume, opened)));
+                }
+                Growth::Failed(why) => log("warning", &format!("{disk}, and its metadata do not move: {why}")),
+                Growth::None | Growth::Later => {}
+            }
+        }
+        if let Some((commands, packet)) = self.volumes.waiting().over() {
+            commands.into_iter().for_each(|(client, asked)| self.command(client, asked, Vec::new(), self.now));
+            packet.into_iter().for_each(|packet| self.on_link(packet));
+        }
+    }
+
     /// Tells whoever waits: listeners of changes, then ended commands. True if that has led to something to do.
     pub(super) fn answer_clients(&mut self) -> bool {
         let untold = std::mem::take(&mut self.untold);
@@ -236,6 +272,7 @@ impl Runner {
                 self.answer_client(reply);
             }
         }
+        self.control.answer(self.now);
         // Who was answered may have asked for the next thing already.
         self.told || self.control.has_requests()
     }

@@ -407,6 +407,10 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
         }
         thread::sleep(PAUSE);
     }
+    if call.context.of_running {
+        // No configuration needs to know of it any more: nobody would ask why it does not run.
+        let _ = fs::remove_file(call.context.run_dir.join(format!("{resource}.log")));
+    }
     Ok(ended)
 }
 
@@ -519,6 +523,8 @@ fn waits_for_a_disk(pid: u32) -> bool {
 /// Whether a process exists and has not ended: one that only waits to be collected by its parent has.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state stands behind the program's name in parentheses.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    // The state stands behind the program's name in parentheses. It is that of the first thread: as long as there is
+    // another one, the process has its files open.
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.count() > 1);
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']) || threads())
 }

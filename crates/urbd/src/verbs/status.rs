@@ -332,6 +332,8 @@ impl Stops {
 enum Wake {
     /// From the resource of that name; `Err` is the end of its stream.
     From(String, Result<Box<Event>, ClientError>),
+    /// Everything that came before it is printed when this is dropped.
+    Printed(#[expect(dead_code, reason = "what counts is its end")] Sender<()>),
     /// A character on standard input; `None` at its end.
     Input(Option<u8>),
     /// Another process goes on with the resource of that name.
@@ -420,6 +422,7 @@ impl Follower<'_> {
         loop {
             match receiver.recv_timeout(LOOK_FOR_NEW) {
                 Ok(Wake::From(name, Ok(event))) => printer.event(&name, *event)?,
+                Ok(Wake::Printed(_)) => {}
                 // To ask again and again would keep others out.
                 Ok(Wake::From(name, Err(refused @ ClientError::Refused(_)))) => {
                     return Err(Problem::client(&name, &refused));
@@ -478,7 +481,7 @@ impl Printer {
     fn event(&mut self, resource: &str, event: Event) -> Result<(), Problem> {
         match event {
             Event::Status(status) => self.lines(|r| r.status(&status)),
-            Event::Ready => Ok(()),
+            Event::Ready | Event::Confirm { .. } => Ok(()),
             Event::HelperCalled(call) => self.lines(|r| vec![r.helper(resource, &call, None)]),
             Event::HelperReturned { call, status } => self.lines(|r| vec![r.helper(resource, &call, Some(status))]),
             Event::Gone => self.lines(|r| r.gone(resource)),
@@ -495,7 +498,7 @@ fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, b
         let why = loop {
             let client = Client::connect(&socket, Some(ANSWER_TIMEOUT));
             let pid = client.as_ref().ok().map(|client| client.pid);
-            let Ok(mut stream) = client.and_then(|c| c.subscribe(statistics, since_start)) else {
+            let Ok(mut stream) = client.and_then(|c| c.pass_on(statistics, since_start)) else {
                 break ClientError::Closed;
             };
             since_start = false;
@@ -510,6 +513,17 @@ fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, b
                     Err(e) => break e,
                 };
                 heard = true;
+                if let Event::Confirm { number } = event {
+                    let (all, printed) = mpsc::channel();
+                    if sender.send(Wake::Printed(all)).is_err() {
+                        return;
+                    }
+                    let _ = printed.recv();
+                    match stream.confirm(number) {
+                        Ok(()) => continue,
+                        Err(e) => break e,
+                    }
+                }
                 if sender.send(Wake::From(name.clone(), Ok(Box::new(event)))).is_err() {
                     return;
                 }

@@ -178,6 +178,15 @@ impl Resource {
         }
         let differs = size > before && before.0 > 0 && !asked.flags.assume_clean;
         self.adopt_size(volume, size, differs);
+        // Who takes part has room for that: a node without a disk goes by what others have.
+        let connected: NodeMask = self.node.connected().map(|(peer, _)| peer).collect();
+        for peer in connected {
+            if let Some(told) = &mut self.node.connections[peer].peer_devices[volume].link.told.sizes
+                && told.disk_size.0 > 0
+            {
+                told.disk_size = told.disk_size.max(size);
+            }
+        }
         if size == before {
             return;
         }

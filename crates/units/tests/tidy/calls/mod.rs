@@ -56,15 +56,16 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("files in one circle of calls", [63, 7, 34]),
     ("fields in reach of a file", [413, 73, 208]),
     ("files with over 60 in reach", [66, 5, 32]),
-    ("bools as fields", [149, 55, 60]),
-    ("bools in fields and variants", [210, 71, 84]),
+    ("bools as fields", [149, 54, 60]),
+    ("bools in fields and variants", [210, 70, 84]),
     ("questions of dialect and version", [217, 1, 1]),
     // Of a new function these may become more: the commit says for what.
     // The engine's: a process that takes volumes and peers in and lets them go; both: a node is forgotten.
     // The core's: quorum, its table, what freezes and fails without; what v08 disks make of an offer. The engine's
     // also: a handler's environment, what the keeper is told. The simulator's: seeds with quorum.
     // The core's, again: what two disks would come to (`decide::foretell`), for who looks at them.
-    ("lines, in hundreds", [305, 130, 107]),
+    // The engine's: metadata that move while their device is in use, answers that wait until `events2` has printed.
+    ("lines, in hundreds", [306, 134, 107]),
 ];
 
 /// What is known of a type by its methods.
