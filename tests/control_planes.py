@@ -496,12 +496,6 @@ def miroir_split_brain(agents, volume, winner):
         m.must("drbdadm", "connect", *more, volume.name)
 
 
-def detour(machine, volume):
-    """What urbd says to type where a disk with metadata of its own has grown while it was attached."""
-    for verb in ("detach", "check-resize", "attach", "wait-sync"):
-        machine.must("drbdadm", verb, f"{volume.name}/0")
-
-
 def at_once(calls):
     """Each on its machine, all begun before one has ended; each must succeed."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:

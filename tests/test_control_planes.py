@@ -94,11 +94,6 @@ def test_miroir_two_nodes_last_man_standing(cluster):
         volume.size = SIZE * 2
         for m in (a, b):
             m.grow_disk(volume.legs[m], volume.size)
-        refused = a.run("drbdadm", "resize", "--assume-clean", "r1")
-        assert (refused.rc, "(162)" in refused.text) == (10, True), f"it can do that now: take the detour out: {refused.text}"
-        for m in (a, b):
-            P.detour(m, volume)
-            P.miroir_settled(agents, volume)
         a.must("drbdadm", "resize", "--assume-clean", "r1")
         eventually("it has grown", lambda: P.size_of(a, volume) > SIZE, 10)
         agents[a].grow_file_system(volume)
@@ -303,8 +298,6 @@ def test_blockstor_from_two_replicas_to_three(cluster):
         volume.size = SIZE * 2
         for m in (a, b):
             m.grow_disk(volume.legs[m], volume.size)
-            P.detour(m, volume)
-            P.blockstor_settled(satellites, volume)
         P.at_once([(m, ("drbdadm", "resize", "--assume-clean", "r1")) for m in (a, b)])
         eventually("it has grown", lambda: P.size_of(a, volume) > SIZE, 10)
         P.blockstor_settled(satellites, volume)
