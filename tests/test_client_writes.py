@@ -178,7 +178,7 @@ class Faults:
         return end
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("CLIENT_SEEDS", "1"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("CLIENT_SEEDS", "2"))))
 def test_drawn_faults(cluster, seed):
     """Kills, cuts, pauses and a broken link between the disks, one after the other, the next one also before all is copied:
     writes wait at most, and none that was acknowledged is lost. As fast as this one writes nothing is ever copied to the

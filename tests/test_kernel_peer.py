@@ -272,6 +272,23 @@ def test_data_integrity(mixed, primary, alg):
         n.wait(conn="Connected", timeout=1)
 
 
+@pytest.mark.parametrize("primary", "uk")
+def test_the_kernel_changes_its_integrity_algorithm(mixed, primary):
+    """P_PROTOCOL_UPDATE is about what its sender sends: nothing is compared, and the nodes stay connected."""
+    p, _ = roles(mixed, primary)
+    mixed.up(primary=p, net="data-integrity-alg crc32c;")
+    u, k = mixed.nodes
+    for alg in ("sha1", "md5"):
+        connection = k.guest.sh("drbdsetup show r0 | grep -o 'ipv4 [0-9.:]*'").replace("ipv4 ", "ipv4:").split()
+        k.guest.sh(f"drbdsetup net-options {' '.join(sorted(connection, key=lambda at: k.guest.ip + ':' not in at))} --data-integrity-alg={alg}")
+        scatter(p, 3, 20 * MIB, count=15)
+        mixed.assert_same()
+        for n in (u, k):
+            n.wait(conn="Connected", timeout=1)
+    assert u.log().count("integrity-alg-differs") == 2 and "agreed on protocol" in u.log()
+    assert u.log().count("agreed on protocol") == 1, "it is the first connection"
+
+
 @pytest.mark.parametrize("victim", "uk")
 def test_split_brain(mixed, victim):
     u, k = mixed.nodes

@@ -1,7 +1,7 @@
 //! Which packet goes where.
 
 use crate::Resource;
-use crate::api::Segments;
+use crate::api::{Segments, Severity};
 use crate::connection::{Connection, Phase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::topic::Topic;
@@ -231,12 +231,21 @@ impl Resource {
         }
     }
 
-    /// Options changed on a live connection: what cannot differ must not.
+    /// Options changed on a live connection. They are the peer's, and need not be this node's (5.2): a write says itself
+    /// how it is to be answered, and from here on what comes is checked by the peer's algorithm.
     fn protocol_changed(&mut self, peer: NodeId, p: &wire::Protocol) {
-        let own = self.node.connections[peer].cfg.integrity.clone().unwrap_or_default();
-        if own != p.integrity_alg.as_str() {
-            let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
-            self.out.give_up(peer, Topic::IntegrityAlgDiffers, text);
+        let name = p.integrity_alg.as_str();
+        if !name.is_empty() && wire::digest_len(name).is_none() {
+            let text = format!("the peer changed data-integrity-alg to \"{name}\", which is not supported here");
+            return self.out.give_up(peer, Topic::IntegrityAlgDiffers, text);
+        }
+        let own = self.node.connections[peer].cfg.integrity.as_deref().unwrap_or_default();
+        if own != name {
+            let text = format!(
+                "the peer changed data-integrity-alg to \"{name}\", here it is \"{own}\": make them equal before the \
+                 nodes connect the next time"
+            );
+            self.out.note(Severity::Warning, None, Some(peer), Topic::IntegrityAlgDiffers, text);
         }
     }
 

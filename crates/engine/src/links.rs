@@ -123,7 +123,10 @@ struct Up {
     data: Stream,
     control: Stream,
     dialect: Dialect,
+    /// `data-integrity-alg` of what is sent.
     integrity: Option<Algorithm>,
+    /// The same of what the peer sends, which it may change by itself (`docs/spec/wire-protocol.md` 5.11).
+    peers_integrity: Option<Algorithm>,
     /// A stream has ended; the other one is listened to until then, as it may hold the reason.
     down_at: Option<Instant>,
 }
@@ -244,6 +247,7 @@ impl Links {
         let Some(up) = self.up(peer) else { return };
         up.dialect = dialect;
         up.integrity = integrity.and_then(Algorithm::parse);
+        up.peers_integrity = up.integrity;
         up.control.decoder.get_or_insert_with(|| StreamDecoder::control(dialect));
     }
 
@@ -538,8 +542,14 @@ impl Links {
         // Priorities as kernels set them: bulk and interactive (`docs/spec/wire-protocol.md` 1.7).
         let streams = (stream(pair.data, 4), stream(pair.meta, 6));
         if let (Some(data), Some(control)) = streams {
-            link.phase =
-                Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
+            link.phase = Phase::Up(Box::new(Up {
+                data,
+                control,
+                dialect: Dialect::HANDSHAKE,
+                integrity: None,
+                peers_integrity: None,
+                down_at: None,
+            }));
             // Until something is heard the peer may have chosen other sockets.
             link.arbitration = Arbitration::Waiting;
             self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
@@ -626,7 +636,10 @@ impl Link {
         let peer = self.peer;
         let Phase::Up(up) = &mut self.phase else { return Ok(None) };
         for (socket, stream) in [(Socket::Control, &mut up.control), (Socket::Data, &mut up.data)] {
-            if let Some((volume, packet, payload)) = stream.next_packet(pool, up.integrity)? {
+            if let Some((volume, packet, payload)) = stream.next_packet(pool, up.peers_integrity)? {
+                if let Packet::Protocol(says) | Packet::ProtocolUpdate(says) = &packet {
+                    up.peers_integrity = Algorithm::parse(says.integrity_alg.as_str());
+                }
                 self.arbitration = Arbitration::Addresses;
                 return Ok(Some(LinkEvent::Packet { peer, stream: socket, volume, packet, payload }));
             }

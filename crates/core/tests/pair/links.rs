@@ -77,6 +77,31 @@ fn what_9_says_of_replication_is_ignored() {
     assert!(pair.states() == [ConnState::Connected; 2] && !pair.nodes[0].notes.contains(&"link closed"));
 }
 
+/// A peer's options are its own affair: nothing is compared on a live connection. What cannot be checked ends it.
+#[test]
+fn a_peer_that_changes_its_options_stays_connected() {
+    for (name, stays) in [("crc32c", true), ("", true), ("rot13", false)] {
+        let mut pair = Pair::new(true);
+        let (now, peer) = (pair.now, pair.nodes[0].peer);
+        let changed = wire::Protocol {
+            protocol: wire::ReplicationProtocol::A,
+            after_sb_0pri: wire::AfterSplitBrain::DiscardYoungerPrimary,
+            after_sb_1pri: wire::AfterSplitBrain::Disconnect,
+            after_sb_2pri: wire::AfterSplitBrain::Disconnect,
+            discard_my_data: false,
+            dry_run: false,
+            two_primaries: false,
+            integrity_alg: wire::AlgName::new(name).expect("a name"),
+        };
+        let packet = Packet::ProtocolUpdate(Box::new(changed));
+        pair.nodes[0].core.on_packet(now, peer, Socket::Data, VOLUME, packet, Segments::None);
+        pair.nodes[0].told = true;
+        pair.run(100);
+        assert_eq!(pair.states()[0] == ConnState::Connected, stays, "{name}: {:?}", pair.nodes[0].notes);
+        assert_eq!(pair.nodes[0].notes.contains(&"integrity-alg-differs"), !name.is_empty());
+    }
+}
+
 thread_local! {
     /// The answer to a write, which is lost.
     static ANSWER: Cell<Option<BlockAck>> = const { Cell::new(None) };

@@ -163,6 +163,29 @@ fn packets_and_payload_cross_in_order() {
     turn_until(&mut a, &mut b, "the sender has its buffers back", |a, _| a.pool.in_use() == 2);
 }
 
+/// The peer's new algorithm counts from the packet on that names it; what is sent to the peer is not concerned.
+#[test]
+fn a_peer_may_change_its_integrity_algorithm() {
+    let (mut a, mut b) = connected();
+    a.send(Socket::Data, protocol("sha1"), &Segments::None);
+    b.send(Socket::Data, protocol("sha1"), &Segments::None);
+    let dialect = Dialect { version: Version::MAX_84, features: wire::Features::OF_84 };
+    let changes = ["crc32c", "", "sha1"];
+    a.send(Socket::Data, write(512), &payload(a.pool, 1, 512));
+    for name in changes {
+        let Packet::Protocol(changed) = protocol(name) else { panic!("parameters") };
+        a.send(Socket::Data, Packet::ProtocolUpdate(changed), &Segments::None);
+        a.links.set_dialect(node_id(1), dialect, Some(name));
+        a.send(Socket::Data, write(512), &payload(a.pool, 1, 512));
+        // What comes from the other side is checked as before.
+        a.links.up(node_id(1)).unwrap().peers_integrity = super::Algorithm::parse("sha1");
+    }
+    b.send(Socket::Data, write(512), &payload(b.pool, 2, 512));
+    let writes = |node: &Node| node.packets().iter().filter(|p| matches!(p.1, Packet::Data(_))).count();
+    turn_until(&mut a, &mut b, "all came", |a, b| writes(b) == 1 + changes.len() && writes(a) == 1);
+    assert!(!a.is_down() && !b.is_down());
+}
+
 #[test]
 fn a_wrong_integrity_digest_ends_the_link() {
     let (mut a, mut b) = connected();
