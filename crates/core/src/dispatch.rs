@@ -231,8 +231,8 @@ impl Resource {
         }
     }
 
-    /// Options changed on a live connection. They are the peer's, and need not be this node's (5.2): a write says itself
-    /// how it is to be answered, and from here on what comes is checked by the peer's algorithm.
+    /// Options changed on a live connection. They are the peer's, and need not be this node's (5.2): a write says
+    /// itself how it is to be answered, and from here on what comes is checked by the peer's algorithm.
     fn protocol_changed(&mut self, peer: NodeId, p: &wire::Protocol) {
         let name = p.integrity_alg.as_str();
         if !name.is_empty() && wire::digest_len(name).is_none() {

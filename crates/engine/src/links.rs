@@ -1,12 +1,13 @@
 //! The TCP streams to the peers: opening them, packets in, packets out.
 
+mod integrity;
 mod listeners;
 mod marks;
 mod opening;
 
 use crate::buffers::{Buf, BufId, Pool};
 use crate::connector::{Arbitration, Pair, Settings, SocketId};
-use crate::digests::Algorithm;
+use crate::links::integrity::Integrity;
 use crate::ring::{Done, Fd, Op, Ring};
 use crate::stream::{Inbox, Outbox, STAGING};
 use crate::sys;
@@ -123,10 +124,7 @@ struct Up {
     data: Stream,
     control: Stream,
     dialect: Dialect,
-    /// `data-integrity-alg` of what is sent.
-    integrity: Option<Algorithm>,
-    /// The same of what the peer sends, which it may change by itself (`docs/spec/wire-protocol.md` 5.11).
-    peers_integrity: Option<Algorithm>,
+    integrity: Integrity,
     /// A stream has ended; the other one is listened to until then, as it may hold the reason.
     down_at: Option<Instant>,
 }
@@ -246,8 +244,7 @@ impl Links {
         self.understood = true;
         let Some(up) = self.up(peer) else { return };
         up.dialect = dialect;
-        up.integrity = integrity.and_then(Algorithm::parse);
-        up.peers_integrity = up.integrity;
+        up.integrity = Integrity::of(integrity);
         up.control.decoder.get_or_insert_with(|| StreamDecoder::control(dialect));
     }
 
@@ -296,9 +293,7 @@ impl Links {
         let pool = self.pool;
         self.understood |= matches!(packet, Packet::ConnectionFeatures(_));
         let Some(up) = self.up(peer) else { return };
-        if let Some(algorithm) = up.integrity {
-            set_digest(&mut packet, algorithm, pool, payload);
-        }
+        up.integrity.sign(&mut packet, pool, payload);
         let dialect = up.dialect;
         if let Packet::ConnectionFeatures(own) = &packet {
             up.data.decoder = Some(StreamDecoder::data(*own));
@@ -546,8 +541,7 @@ impl Links {
                 data,
                 control,
                 dialect: Dialect::HANDSHAKE,
-                integrity: None,
-                peers_integrity: None,
+                integrity: Integrity::default(),
                 down_at: None,
             }));
             // Until something is heard the peer may have chosen other sockets.
@@ -636,10 +630,8 @@ impl Link {
         let peer = self.peer;
         let Phase::Up(up) = &mut self.phase else { return Ok(None) };
         for (socket, stream) in [(Socket::Control, &mut up.control), (Socket::Data, &mut up.data)] {
-            if let Some((volume, packet, payload)) = stream.next_packet(pool, up.peers_integrity)? {
-                if let Packet::Protocol(says) | Packet::ProtocolUpdate(says) = &packet {
-                    up.peers_integrity = Algorithm::parse(says.integrity_alg.as_str());
-                }
+            if let Some((volume, packet, payload)) = stream.next_packet(pool, up.integrity)? {
+                up.integrity.hears(&packet);
                 self.arbitration = Arbitration::Addresses;
                 return Ok(Some(LinkEvent::Packet { peer, stream: socket, volume, packet, payload }));
             }
@@ -727,7 +719,7 @@ impl Stream {
     fn next_packet(
         &mut self,
         pool: &'static Pool,
-        integrity: Option<Algorithm>,
+        integrity: Integrity,
     ) -> Result<Option<(VolumeNr, Packet, Segments)>, String> {
         if self.pending.is_none() {
             let Some(decoder) = &mut self.decoder else { return Ok(None) };
@@ -748,11 +740,7 @@ impl Stream {
         }
         let Some(span) = self.inbox.take_payload(pool) else { return Ok(None) };
         let Some((volume, packet)) = self.pending.take() else { return Ok(None) };
-        if let (Some(algorithm), Some(digest)) = (integrity, digest_of(&packet))
-            && algorithm.digest(span.bytes()).as_bytes() != digest.as_slice()
-        {
-            return Err("the integrity digest of a data packet does not match its payload".into());
-        }
+        integrity.check(&packet, span.bytes())?;
         let len = span.len() as u32;
         let payload = Segments::One(BufRef { id: span.into_buf().into_id().0, offset: 0, len });
         Ok(Some((volume, packet, payload)))
@@ -765,33 +753,6 @@ impl Closing {
         self.streams.iter().for_each(|(_, fd, _)| sys::shutdown(fd));
         true
     }
-}
-
-fn digest_of(packet: &Packet) -> Option<&wire::Digest> {
-    match packet {
-        Packet::Data(write) => Some(&write.digest),
-        Packet::DataReply(data) | Packet::RsDataReply(data) => Some(&data.digest),
-        _ => None,
-    }
-}
-
-fn set_digest(packet: &mut Packet, algorithm: Algorithm, pool: &'static Pool, payload: &Segments) {
-    let place = match packet {
-        Packet::Data(write) => &mut write.digest,
-        Packet::DataReply(data) | Packet::RsDataReply(data) => &mut data.digest,
-        _ => return,
-    };
-    let mut all = Vec::new();
-    let buffers: Vec<_> = payload.as_slice().iter().map(|p| (pool.share(BufId(p.id)), p)).collect();
-    let pieces = buffers.iter().map(|(buf, p)| &buf.bytes()[p.offset as usize..][..p.len as usize]);
-    let digest = match buffers.len() {
-        1 => pieces.map(|bytes| algorithm.digest(bytes)).next(),
-        _ => {
-            pieces.for_each(|bytes| all.extend_from_slice(bytes));
-            Some(algorithm.digest(&all))
-        }
-    };
-    *place = digest.and_then(|d| wire::Digest::new(d.as_bytes())).unwrap_or_default();
 }
 
 /// Options of an established stream (`docs/spec/wire-protocol.md` 1.7). All but NODELAY are only hints.

@@ -178,7 +178,8 @@ fn a_peer_may_change_its_integrity_algorithm() {
         a.links.set_dialect(node_id(1), dialect, Some(name));
         a.send(Socket::Data, write(512), &payload(a.pool, 1, 512));
         // What comes from the other side is checked as before.
-        a.links.up(node_id(1)).unwrap().peers_integrity = super::Algorithm::parse("sha1");
+        let Packet::Protocol(theirs) = protocol("sha1") else { panic!("parameters") };
+        a.links.up(node_id(1)).unwrap().integrity.hears(&Packet::ProtocolUpdate(theirs));
     }
     b.send(Socket::Data, write(512), &payload(b.pool, 2, 512));
     let writes = |node: &Node| node.packets().iter().filter(|p| matches!(p.1, Packet::Data(_))).count();
