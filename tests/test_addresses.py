@@ -56,4 +56,4 @@ def test_an_interface_that_is_not_there_is_named(two):
     a.put_res("r0", text.replace("%eth0", "%eth7"))
     a.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
     r = a.call("up", "r0")
-    assert r.rc == 1 and "this host has no network interface eth7" in r.err, r
+    assert r.rc == 10 and "this host has no network interface eth7" in r.err, r

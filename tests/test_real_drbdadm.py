@@ -40,6 +40,8 @@ class Machine:
         while len(self.loops) <= volume:
             disk = self.node.disk_file(len(self.loops))
             made = subprocess.run(["losetup", "-f", "--show", disk], check=True, capture_output=True, text=True)
+            # Whoever had this number before may have been killed while it was read-only.
+            subprocess.run(["blockdev", "--setrw", made.stdout.strip()], check=True)
             self.loops.append(made.stdout.strip())
         return self.loops[volume]
 
