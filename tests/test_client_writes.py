@@ -138,7 +138,8 @@ def test_the_primary_loses_its_own_disk(cluster):
     c.urbd("attach", "r0")
     eventually("its disk is good again", lambda: c.state()["disk"] == "UpToDate", 60)
     for n in (a, b, c):
-        n.urbd("primary", "r0")
+        # On a busy machine nodes may compare once more, and a target is not promoted meanwhile.
+        eventually("it is promoted", lambda n=n: n.call("primary", "r0").rc == 0, 60)
         verify(n, journal)
         n.urbd("secondary", "r0")
 

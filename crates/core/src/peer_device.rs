@@ -90,6 +90,9 @@ pub(crate) enum Keeps {
     Unheard,
     /// They are equal by what a third node is to each of them, and it is to say itself who has what.
     Doubted,
+    /// One of them was brought up to date by a third node. Which is to say until then that all three have the same; if
+    /// it does not, the two compare as with `LostWrites`.
+    Awaited(Instant),
     /// Among it is what a Primary wrote that was lost before it had said who has it.
     LostWrites,
 }

@@ -32,16 +32,16 @@ impl Resource {
         if self.node.devices.values().any(|dev| dev.disk.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
         }
+        if self.is_target9() {
+            let refusal = Refusal { code: Code::ResyncRunning, volume: None };
+            return self.promotion_result(promotion, Err(refusal));
+        }
         let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
         let lacks = |volume: &VolumeNr| {
             self.lacks_own_copy9(*volume) && bad(self.node.state.disk(*volume)) && !self.is_untouched(*volume)
         };
         if let Some(volume) = self.node.devices.ids().find(lacks) {
             let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(volume) };
-            return self.promotion_result(promotion, Err(refusal));
-        }
-        if self.is_target9() {
-            let refusal = Refusal { code: Code::ResyncRunning, volume: None };
             return self.promotion_result(promotion, Err(refusal));
         }
         if self.reconciles() || self.awaits_who_was_left() || self.is_unsettled() {

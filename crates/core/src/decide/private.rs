@@ -57,11 +57,14 @@ pub enum Private {
     /// A Primary that has not written yet, and that who crashed as Primary would overwrite, begins its generation
     /// first. The peer finds by DRBD's own rules that it is behind.
     BeginsFirst,
+    /// Who has brought a node up to date, and is not Primary, tells all that have the same as it that they are equal.
+    /// Who does not hear it within `ping-timeout` compares.
+    SaysWhoHasAll,
 }
 
 impl Private {
     /// All of them.
-    pub const ALL: [Private; 11] = [
+    pub const ALL: [Private; 12] = [
         Private::InStep,
         Private::NothingToTake,
         Private::ReconcileByMarks,
@@ -73,6 +76,7 @@ impl Private {
         Private::SaysWhenDurable,
         Private::LearnsPast,
         Private::BeginsFirst,
+        Private::SaysWhoHasAll,
     ];
 
     /// What must be known of a peer beside which it counts.
@@ -85,7 +89,8 @@ impl Private {
             | Private::OvertakenByPrimary
             | Private::OneChangeAtLeast
             | Private::CrashedComesFirst
-            | Private::StaysCrashed => Needs::Agreement(Features::URBD_RULES),
+            | Private::StaysCrashed
+            | Private::SaysWhoHasAll => Needs::Agreement(Features::URBD_RULES),
             Private::SaysWhenDurable | Private::LearnsPast => Needs::Agreement(Features::URBD_GENERATIONS),
             Private::Follow | Private::BeginsFirst => Needs::Nothing,
         }

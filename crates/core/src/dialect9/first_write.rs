@@ -142,7 +142,7 @@ impl Resource {
         }
         let fresh = b.md.current;
         self.node.devices[volume].seen.exposed = fresh;
-        self.crash_is_past(volume);
+        self.node.crash_is_past(volume);
         self.generation_changed(volume);
         self.out.status_changed = true;
         self.close_epoch();

@@ -91,7 +91,7 @@ impl Resource {
         if !self.node.state.replicates(peer, volume) {
             return;
         }
-        let good = self.node.state.disk(volume) == DiskState::UpToDate
+        let good = self.node.state.disk(volume) >= DiskState::Consistent
             && self.node.state.replication(peer, volume) == Replication::Established;
         let marked = good && packet.dirty_bits > 0;
         self.node.connections[peer].peer_devices[volume].link.told.marked_by_peer = marked.then_some(Sector(0));
@@ -210,7 +210,7 @@ impl Resource {
         let Some(b) = &mut self.node.devices[volume].backing else { return };
         b.md.receive_new_current(own, fresh, weak, rotate);
         self.node.devices[volume].seen.exposed = fresh;
-        self.crash_is_past(volume);
+        self.node.crash_is_past(volume);
         self.generation_changed(volume);
         self.out.status_changed = true;
         let text = format!("the peer begins the data generation {fresh}");

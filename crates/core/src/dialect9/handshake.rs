@@ -514,7 +514,7 @@ impl Resource {
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
         let failed = self.node.connections[peer].peer_devices[volume].lasting.write_failed;
         let equal = good && outcome.replication == Replication::Established;
-        if !equal || self.keeps_bits_at_first(peer, volume) {
+        if !equal || self.node.keeps_bits_at_first(peer, volume) {
             return;
         }
         if self.node.devices[volume].backing.is_none() {

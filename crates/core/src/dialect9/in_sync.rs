@@ -6,7 +6,9 @@
 pub(crate) mod unsaid;
 
 use crate::Resource;
+use crate::connection::Connection;
 use crate::decide::DiskState;
+use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication};
 use crate::device::Device;
 use crate::node::Node;
@@ -138,6 +140,22 @@ impl Resource {
             self.say_who_has_all();
         }
         self.unsaid.left.clear();
+    }
+
+    /// This node, which is not Primary, has brought the peer up to date: others that have the same learn that they and
+    /// the peer are equal. What they have marked for it they cannot know to be there from the peer alone.
+    pub(super) fn tell_of_target(&mut self, peer: NodeId, volume: VolumeNr) {
+        let good = |peer| self.node.state.worst_disk(peer, volume) == DiskState::UpToDate;
+        let heeds = |c: &Connection| c.decides_by(Private::SaysWhoHasAll);
+        let told = self.node.connections.iter().any(|(n, c)| n != peer && good(n) && heeds(c));
+        if good(peer) && told && !self.node.state.is_primary() {
+            let mut at = Sector(0);
+            while at < self.node.devices[volume].size {
+                let end = Sector(at.0.saturating_add(MOST));
+                self.tell_who_is_in_sync(volume, SectorRange { start: at, end });
+                at = end;
+            }
+        }
     }
 
     pub(crate) fn has_unsaid(&self) -> bool {

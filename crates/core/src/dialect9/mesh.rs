@@ -18,7 +18,7 @@ use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
 use crate::dialect9::resync::pass::FLUSHES;
 use crate::node::Node;
 use crate::peer_device::Keeps;
-use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{Generation, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
 
 impl Resource {
@@ -81,7 +81,7 @@ impl Resource {
             for other in self.node.connections.ids().filter(|other| *other != peer) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
                     self.node.devices[write.volume].clear_out_of_sync(other, write.range);
-                } else if !has.contains(other) {
+                } else if !has.contains(other) && !write.copied_to.contains(other) {
                     self.mark_out_of_sync(other, write.volume, write.range);
                     self.tell_target(other, write);
                 }
@@ -134,9 +134,15 @@ impl Resource {
                     continue;
                 }
                 match (self.has_this_generation(peer, volume), self.share_primary(peer, volume)) {
-                    (true, true) if !self.is_heard_out(peer) && self.keeps_bits(peer, volume) => {}
+                    (true, true) if !self.is_heard_out(peer) && self.node.keeps_bits(peer, volume) => {}
                     (true, true) => self.count_as_equal(peer, volume),
-                    (true, false) => self.node.connections[peer].peer_devices[volume].lasting.keeps = Keeps::LostWrites,
+                    (true, false) => {
+                        let until = self.node.now + self.node.connections[peer].cfg.ping_timeout;
+                        let keeps =
+                            if self.has_witness(peer, volume) { Keeps::Awaited(until) } else { Keeps::LostWrites };
+                        self.node.connections[peer].peer_devices[volume].lasting.keeps = keeps;
+                        self.out.chores.mark();
+                    }
                     (false, false) if self.node.connections[peer].peer_devices[volume].has_told_of_data() => {
                         self.node.connections[peer].peer_devices[volume].link.told.parted = true
                     }
@@ -154,29 +160,6 @@ impl Resource {
         self.node.connections[peer].peer_devices[volume].lasting.keeps = Keeps::Nothing;
         self.retire_slot(peer, volume);
         self.mark_unlogged(peer);
-    }
-
-    /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
-    /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
-    /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
-    pub(super) fn keeps_bits(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
-        let keeps = self.in_mesh9() && self.node.devices[volume].bits_left(peer) > 0;
-        let why = &mut self.node.connections[peer].peer_devices[volume].lasting.keeps;
-        *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
-        keeps
-    }
-
-    /// Two of several connect, and are equal by what they told each other. Whose rules the peer has is known, or it is
-    /// to say first what it has come to: it may have found that something is to be copied (5.8.2, "Follow").
-    pub(super) fn keeps_bits_at_first(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
-        let c = &self.node.connections[peer];
-        if c.decides_by(Private::ReconcileByMarks) {
-            return self.keeps_bits(peer, volume);
-        }
-        let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.node.devices[volume].bits_left(peer) > 0;
-        self.node.connections[peer].peer_devices[volume].lasting.keeps =
-            if waits { Keeps::Unheard } else { Keeps::Nothing };
-        waits
     }
 
     // -- who may bring whom up to date -------------------------------------------------------------------------------
@@ -214,7 +197,8 @@ impl Resource {
             return;
         }
         for peer in self.node.connections.ids() {
-            if !self.awaits_survivor(peer) && self.node.devices.ids().any(|volume| self.is_unreconciled(peer, volume)) {
+            let differ = |volume| self.is_unreconciled(peer, volume) && self.node.witness_timer(peer, volume).is_none();
+            if !self.awaits_survivor(peer) && self.node.devices.ids().any(differ) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
                 self.out.compare_anew(peer, Topic::Reconcile, text);
@@ -232,13 +216,6 @@ impl Resource {
     }
 
     // -- a Primary's generations -------------------------------------------------------------------------------------
-
-    /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
-    pub(super) fn crash_is_past(&mut self, volume: VolumeNr) {
-        if self.in_mesh9() {
-            self.node.devices[volume].disk.crashed_primary = false;
-        }
-    }
 
     /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that. Not who
     /// is about to get what a survivor of its generation has.
@@ -272,6 +249,35 @@ impl Resource {
 }
 
 impl Node {
+    /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
+    /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
+    /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
+    pub(super) fn keeps_bits(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
+        let keeps = self.in_mesh9() && self.devices[volume].bits_left(peer) > 0;
+        let why = &mut self.connections[peer].peer_devices[volume].lasting.keeps;
+        *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
+        keeps
+    }
+
+    /// Two of several connect, and are equal by what they told each other. Whose rules the peer has is known, or it is
+    /// to say first what it has come to: it may have found that something is to be copied (5.8.2, "Follow").
+    pub(super) fn keeps_bits_at_first(&mut self, peer: NodeId, volume: VolumeNr) -> bool {
+        let c = &self.connections[peer];
+        if c.decides_by(Private::ReconcileByMarks) {
+            return self.keeps_bits(peer, volume);
+        }
+        let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.devices[volume].bits_left(peer) > 0;
+        self.connections[peer].peer_devices[volume].lasting.keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
+        waits
+    }
+
+    /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
+    pub(super) fn crash_is_past(&mut self, volume: VolumeNr) {
+        if self.in_mesh9() {
+            self.devices[volume].disk.crashed_primary = false;
+        }
+    }
+
     /// The disk's log is gone.
     pub(crate) fn unsettled_forget_log(&mut self, volume: VolumeNr) {
         let all = self.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
@@ -329,7 +335,7 @@ impl Node {
 
     /// Are bits kept for a lost Primary's writes among them?
     pub(super) fn keeps_lost_writes(&self, peer: NodeId, volume: VolumeNr) -> bool {
-        self.connections[peer].peer_devices[volume].lasting.keeps == Keeps::LostWrites
+        self.connections[peer].peer_devices[volume].lasting.keeps >= Keeps::Awaited(Instant::default())
             && self.devices[volume].bits_left(peer) > 0
     }
 
@@ -413,6 +419,32 @@ impl Node {
     /// all that is written, and from whom it gets that too.
     pub(crate) fn is_target9(&self) -> bool {
         self.in_mesh9() && self.source_of_target(self.cfg.node).is_some()
+    }
+
+    /// Is there a third node that has the same as this one, and says of whom it has brought up to date that it has it,
+    /// too? Beside a kernel, which does not say so, nobody waits for it.
+    fn has_witness(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let equal = |n: NodeId| {
+            self.state.replication(n, volume) == Replication::Established
+                && self.state.worst_disk(n, volume) == DiskState::UpToDate
+                && self.has_this_generation(n, volume)
+                && self.devices[volume].bits_left(n) == 0
+        };
+        let says = |c: &Connection| c.decides_by(Private::SaysWhoHasAll);
+        self.connections.iter().any(|(n, c)| n != peer && says(c) && equal(n))
+    }
+
+    fn witness_timer(&self, peer: NodeId, volume: VolumeNr) -> Option<Instant> {
+        match self.connections[peer].peer_devices[volume].lasting.keeps {
+            Keeps::Awaited(until) if self.now < until && self.is_unreconciled(peer, volume) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// When the first two compare, of which nobody has said that they are equal.
+    pub(crate) fn witnesses_timer(&self) -> Option<Instant> {
+        let all = self.connections.ids().flat_map(|peer| self.devices.ids().map(move |volume| (peer, volume)));
+        all.filter_map(|(peer, volume)| self.witness_timer(peer, volume)).min()
     }
 
     /// Do the two differ in what a lost Primary wrote, or a third node had, and does nobody write by now?

@@ -425,6 +425,9 @@ impl Resource {
         }
         self.report_end(peer, volume, failed);
         self.took_place(target_rests(peer, volume, theirs));
+        if failed == 0 {
+            self.tell_of_target(peer, volume);
+        }
     }
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
@@ -466,7 +469,7 @@ impl Resource {
                 self.node.devices[volume].backing.as_ref().is_some_and(|b| !b.md.peer(n).bitmap_uuid.is_none());
             if counts && self.node.state.replication(n, volume) <= Replication::Established {
                 // It did not know of what a Primary has written since, which may be marked here.
-                match self.keeps_bits(n, volume) {
+                match self.node.keeps_bits(n, volume) {
                     true => drop(self.retire_slot(n, volume)),
                     false => self.count_as_equal(n, volume),
                 }

@@ -1,7 +1,7 @@
 //! Writes of which nobody has said who has them.
 
 use std::collections::VecDeque;
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 
 /// A write of a peer, of which it has not said who has it. Until then the activity log keeps its extents: after a crash
 /// it counts as missing on all other nodes.
@@ -11,6 +11,8 @@ pub(crate) struct Unsettled {
     pub(crate) volume: VolumeNr,
     pub(crate) range: SectorRange,
     pub(crate) log: InLog,
+    /// It was on the disk, and marked, when a resync towards these began: they get it by that, or it stays marked.
+    pub(crate) copied_to: NodeMask,
 }
 
 /// Who sees to it that it is known after a crash.
