@@ -10,11 +10,10 @@ use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
 use crate::decide::uuid84::UuidSet;
 use crate::device::Device;
-use crate::dialect9::mesh::unsettled::InLog;
 use crate::node::Node;
 use crate::peer_device::exchange::PeersBitmap;
 use crate::peer_device::{Keeps, PeerDevice};
-use units::{Generation, NodeId, SectorRange, VolumeNr};
+use units::{Generation, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
 impl Resource {
@@ -22,9 +21,8 @@ impl Resource {
     /// it (`docs/spec/connection-and-state.md` 2.6, row 28); also a node that has just ceased to be Primary.
     pub(crate) fn bitmap_exchange_as_source(&mut self, peer: NodeId, volume: VolumeNr) {
         self.mark_unsettled_for(peer, volume);
-        let all = self.node.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
-        let on_disk = all.filter(|write| write.volume == volume && write.log == InLog::Held);
-        on_disk.for_each(|write| write.copied_to.insert(peer));
+        let all = SectorRange { start: Sector(0), end: self.node.devices[volume].size };
+        self.copies_unsettled(peer, volume, all);
         self.send_bitmap(peer, volume);
     }
 

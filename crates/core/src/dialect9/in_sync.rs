@@ -93,8 +93,8 @@ impl Resource {
                 .is_some_and(|(theirs, own)| !theirs.same(own));
             // Nor is it known of a survivor of a Primary before the two have compared what they have of that one's.
             let doubted = other || self.awaits_survivor(peer);
-            // Nor of one that a third node brings up to date, which may not have what this node has.
-            let bad = self.node.state.peer_disk(peer, volume) == DiskState::Inconsistent;
+            // Nor of one that a third node brings up to date, or that does not know itself what it has.
+            let bad = self.node.state.peer_disk(peer, volume) < DiskState::UpToDate;
             let apart = (marked || (doubted || bad) && self.in_mesh9()) && replication == Replication::Established;
             if has_disk && counts && !apart && self.is_clean(peer, volume, range) {
                 nodes.insert(peer);

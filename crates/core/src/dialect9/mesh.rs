@@ -21,6 +21,9 @@ use crate::peer_device::Keeps;
 use units::{Generation, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
 
+/// While so much is not settled, nobody looks for each block through it.
+const MOST_LOOKED_AT: usize = 4096;
+
 impl Resource {
     // -- what a Primary's writes say of the others -------------------------------------------------------------------
 
@@ -69,6 +72,22 @@ impl Resource {
     pub(crate) fn mark_for_others(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
         for other in self.node.connections.ids().filter(|other| *other != peer) {
             self.mark_out_of_sync(other, volume, range);
+        }
+    }
+
+    /// A resync towards this peer begins, or blocks are about to be read for it: what is on the disk by now it gets, or
+    /// it stays marked. It is not marked once more when a Primary says later that the peer lacks it.
+    pub(crate) fn copies_unsettled(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
+        let mut copied = Vec::new();
+        for c in self.node.connections.values_mut().filter(|c| c.unsettled.len() <= MOST_LOOKED_AT) {
+            let on_disk = c.unsettled.iter_mut().filter(|write| write.volume == volume && write.log == InLog::Held);
+            for write in on_disk.filter(|write| range.contains(write.range) && !write.copied_to.contains(peer)) {
+                write.copied_to.insert(peer);
+                copied.push(write.range);
+            }
+        }
+        for range in copied {
+            self.mark_out_of_sync(peer, volume, range);
         }
     }
 

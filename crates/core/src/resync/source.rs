@@ -158,6 +158,9 @@ impl Resource {
 
     fn serve(&mut self, peer: NodeId, volume: VolumeNr, ask: Ask) {
         let (range, detect_zeroes) = (ask.range(), ask.want == Want::Thin);
+        if ask.want != Want::Verify {
+            self.copies_unsettled(peer, volume, range);
+        }
         let id = self.node.begin_block(peer, volume, range, Step::Reading(ask));
         if let Some(b) = &mut self.node.connections[peer].peer_devices[volume].resync.brake {
             b.serving(range.len().0);

@@ -11,7 +11,8 @@ pub(crate) struct Unsettled {
     pub(crate) volume: VolumeNr,
     pub(crate) range: SectorRange,
     pub(crate) log: InLog,
-    /// It was on the disk, and marked, when a resync towards these began: they get it by that, or it stays marked.
+    /// It was on the disk, and marked, when a resync towards these began, or read it: they get it by that, or it
+    /// stays marked.
     pub(crate) copied_to: NodeMask,
 }
 
