@@ -421,7 +421,7 @@ def peer_would_be_overwritten(a, b):
     a.urbd("connect", "r0")
 
 
-@case("two-primaries", "on the node that is to be Secondary", dialects=["9"])
+@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both", dialects=["9"])
 def both_are_primary(a, b):
     promoted_without_each_other(a, b, writes=False)
     return b

@@ -424,6 +424,14 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
             next!("give {name} back the disk that it had; or, if this node's own disk has all: urbd attach {resource}")
         }
         "primary-is-outdated" => next!("stop the applications here; urbd secondary {resource}"),
+        // With rr-conflict retry-connect.
+        "two-primaries" | "second-primary" => next!(
+            "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; they connect by \
+             themselves then"
+        ),
+        "primary-would-be-target" => next!(
+            "stop the applications here, as {name} has newer data; urbd secondary {resource}; they connect by themselves then"
+        ),
         _ => return None,
     };
     Some(next)
@@ -459,6 +467,12 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> Next {
             next!(
                 "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both: \
                  urbd connect {resource}"
+            )
+        }
+        "second-primary" => {
+            next!(
+                "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here and on \
+                 {name}: urbd connect {resource}"
             )
         }
         "not-the-only-peer" => {
