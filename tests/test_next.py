@@ -10,13 +10,14 @@ import threading
 
 import pytest
 
-import test_next_three  # noqa: F401
+import test_next_three
 from cluster import MIB, PORT, eventually
 from fake_peer import in_network
 from faulty_disk import FaultyDisk
 from sentences import CASES, FILES, LOOK, SENTENCES, better, case, commands, cut_off, good_copies, matter, parts, rewrite, \
     said, said_by_any, sentence, source, typed, which
 from test_handover import Application
+from test_next_given_up import UNREACHED, given_up
 
 
 @case("frozen-user", "when whoever needs it")
@@ -421,7 +422,21 @@ def peer_would_be_overwritten(a, b):
     a.urbd("connect", "r0")
 
 
-@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both", dialects=["9"])
+@case("primary-would-be-target", "stop the applications here, as", dialects=["9"], net="rr-conflict retry-connect;")
+def peer_has_written_alone_and_it_is_tried_again(a, b):
+    promoted_without_each_other(a, b, writes=True)
+    return a
+
+
+@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; they",
+      dialects=["9"], net="rr-conflict retry-connect;")
+def both_are_primary_and_it_is_tried_again(a, b):
+    promoted_without_each_other(a, b, writes=False)
+    return b
+
+
+@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both",
+      dialects=["9"])
 def both_are_primary(a, b):
     promoted_without_each_other(a, b, writes=False)
     return b
@@ -619,9 +634,16 @@ def test_each_matter_with_a_command_is_typed():
     for name in FILES:
         known |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source(name)))
     known -= {"kebab-case", "peer-disconnected"}
-    reached = {code for code, *_ in CASES.values()} - {"wire-protocol-differs"}
+    # The core's names: test_each_reason_to_give_up_is_typed.
+    reached = {code for code, *_ in CASES.values()} - (given_up() - known)
     assert not reached & set(UNTYPED) and not reached & LOOKS
     assert known == reached | set(UNTYPED) | LOOKS, known ^ (reached | set(UNTYPED) | LOOKS)
+
+
+def test_each_reason_to_give_up_is_typed():
+    reached = {code for code, *_ in CASES.values()}
+    assert not reached & set(UNREACHED)
+    assert given_up() == (reached & given_up()) | set(UNREACHED), given_up() ^ ((reached & given_up()) | set(UNREACHED))
 
 
 def test_each_command_of_each_sentence_is_typed():
@@ -669,7 +691,8 @@ def test_next(cluster, name):
     if three:
         nodes = test_next_three.begin(cluster, dialect, faulty)
     else:
-        nodes = [cluster.node(name, size=16 * MIB) for name in ("alpha", "bravo")]
+        volumes = options.get("volumes", 1)
+        nodes = [cluster.node(name, size=16 * MIB, volumes=volumes) for name in ("alpha", "bravo")]
         if faulty is not None:
             FaultyDisk(nodes[faulty])
         begin(cluster, dialect, fresh, options)

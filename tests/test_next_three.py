@@ -254,7 +254,8 @@ def a_primary_beyond_another_node(a, b, c, net=""):
     b.heal()
 
 
-@case("second-primary", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here", dialects=["9"], three=True)
+@case("second-primary", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here",
+      dialects=["9"], three=True)
 def primaries_on_both_sides(a, b, c):
     a_primary_beyond_another_node(a, b, c)
     yield b

@@ -469,6 +469,18 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> Next {
                  urbd connect {resource}"
             )
         }
+        "too-many-volumes" => next!(
+            "take a protocol-version-max below 100 out of the files; or, where the other node speaks no newer one, give \
+             each volume a resource of its own; then on both: urbd adjust {resource}"
+        ),
+        "no-integrity" => next!(
+            "take data-integrity-alg, or a protocol-version-max below 87, out of the files; then on both: urbd adjust \
+             {resource}"
+        ),
+        "survivor-insists" => next!(
+            "to give up what was written here last: urbd connect --discard-my-data {object}; to keep it: first \
+             invalidate the disk of {name}; then here: urbd connect {object}"
+        ),
         "second-primary" => {
             next!(
                 "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here and on \
