@@ -60,6 +60,14 @@ def nobody_is_fenced(a, b):
     return a
 
 
+@case("io-fails-by-force", "close the device")
+def demoted_by_force(a, b):
+    used = open(a.device(), "r+b")
+    a.urbd("secondary", "--force", "r0")
+    yield a
+    used.close()
+
+
 @case("nobody-primary", "where it is to be used: urbd primary")
 def demoted(a, b):
     a.urbd("secondary", "r0")
@@ -607,7 +615,6 @@ def disk_hangs_while_it_is_given_up(a, b):
 UNTYPED = {
     "another-came-first": "three nodes in 8.4's dialect, for a moment: not-the-only-peer follows",
     "connect-refused": "a peer that refuses without a reason; what is said is what handshake-refused says",
-    "io-fails-by-force": "no process says so yet",
     "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
     "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
     "peer-lacks-own-writes": "the peer's disk has lost what the peer has confirmed: crates/core/tests/tables",
@@ -619,7 +626,6 @@ LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiati
          "no-such-address", "not-reached", "one-good-copy", "source-is-inconsistent", "survivors-agreeing"}
 # Sentences with a command that no state of whole programs gives, or that passes much later, and why.
 NOT_TYPED = {
-    "close the device": "no process says so yet",
     "give this node a disk": "as own-disk-too-small",
     "small packets pass": "is over a minute after the last loss; test_mistakes.py has what is said",
     "stop the applications here; urbd secondary {resource}": "as primary-is-outdated",

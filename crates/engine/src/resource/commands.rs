@@ -512,6 +512,7 @@ impl Runner {
             volumes: &self.volumes,
             nbd: &self.nbd,
             fuse: self.fuse.as_ref(),
+            fails_by_force: self.fails_by_force(),
             links: &self.links,
             causes: &self.causes,
             now: self.now,

@@ -30,6 +30,8 @@ const MOMENT: Duration = Duration::from_millis(20);
 pub(super) struct Gate {
     /// An administrator wants this node to be Primary.
     explicit: bool,
+    /// The last demotion was an administrator's, by force.
+    by_force: bool,
     /// The core's name for the promotion that openers wait for, and for the demotion after the last of them.
     promotion: Option<(u64, Instant)>,
     demotion: Option<u64>,
@@ -194,6 +196,7 @@ impl Gate {
     /// An administrator's command is about to be carried out.
     pub(super) fn on_command(&mut self, asked: &Asked) {
         self.explicit |= matches!(asked, Asked::Primary { .. });
+        self.by_force |= matches!(asked, Asked::Secondary { force: true });
     }
 
     /// Something has happened to the role, the devices, or who uses them.
@@ -277,6 +280,9 @@ impl Runner {
         if self.gate.explicit && !primary && !self.role_changes() && !self.is_leaving() {
             self.gate.explicit = false;
         }
+        if self.gate.by_force && !self.role_changes() && !self.fails_by_force() {
+            self.gate.by_force = false;
+        }
     }
 
     /// Has this Secondary readers, who must be told when its data change?
@@ -297,6 +303,12 @@ impl Runner {
         if written || s.devices.iter().any(brought) {
             self.fuse.iter_mut().for_each(FuseServer::leave_readers_behind);
         }
+    }
+
+    /// Does I/O fail of those who had a device open at a demotion by force? Until the last of them has closed it.
+    pub(super) fn fails_by_force(&self) -> bool {
+        let left = |fuse: &FuseServer| self.local.volumes.iter().any(|v| fuse.is_failing(v.nr));
+        self.gate.by_force && self.fuse.as_ref().is_some_and(left)
     }
 
     /// Is the role being changed, or looked at by who is about to change it?
