@@ -99,9 +99,9 @@ def insists(a, b):
 
 
 def insisted(a, b):
-    """a has crashed as Primary."""
-    b.kill()
+    """a has crashed as Primary, and not begun a generation without b."""
     a.kill()
+    b.kill()
     a.start()
     peer = insists(a, b)
     said(a, "survivor-insists")

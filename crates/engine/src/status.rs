@@ -26,8 +26,6 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) volumes: &'a Volumes,
     pub(crate) nbd: &'a NbdServer,
     pub(crate) fuse: Option<&'a FuseServer>,
-    /// Users from before a demotion by force are left, and get errors.
-    pub(crate) fails_by_force: bool,
     pub(crate) links: &'a Links,
     pub(crate) causes: &'a Causes,
     pub(crate) now: Instant,
@@ -163,7 +161,7 @@ pub(crate) fn resource(s: &Snapshot, around: &Surroundings<'_>) -> ResourceStatu
         role: role(s.role),
         suspended: suspended(s.suspended),
         frozen_by: around.causes.froze(around.now).filter(|_| s.suspended.because_of(SuspendReason::User)),
-        force_io_failures: around.fails_by_force,
+        force_io_failures: false,
         opening: around.opening,
         write_ordering: write_ordering(s, around.local),
         program: env!("CARGO_PKG_VERSION").to_owned(),

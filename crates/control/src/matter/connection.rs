@@ -107,8 +107,8 @@ impl List<'_> {
                 "refused",
                 format!("{name} is not reached: its machine refuses connections to {peer}, so nothing listens there"),
                 next!(
-                    "on {name}, which starts or connects it: urbd adjust {resource}; if that does not help: compare \
-                     addresses and ports on both"
+                    "on {name}, which starts or connects it: urbd adjust {resource}; if that does not help, it may say why, \
+                     there: urbd status {resource}; else compare addresses and ports on both"
                 ),
             ),
             Some(Attempt::TimedOut) => (

@@ -414,7 +414,7 @@ impl Resource {
                 if self.node.connections[peer].cfg.rr_conflict == crate::RrConflict::RetryConnect =>
             {
                 if code == Code::TwoPrimaries {
-                    let text = self.two_would_be_primary(primaries);
+                    let text = self.node.two_would_be_primary(primaries);
                     let text = format!("{text}; trying again each second (rr-conflict retry-connect)");
                     self.out.note(Severity::Warning, None, Some(peer), Topic::SecondPrimary, text);
                 }
@@ -422,23 +422,13 @@ impl Resource {
             }
             (_, Code::TwoPrimaries) => {
                 self.send_connection(peer, Socket::Data, Packet::Disconnect);
-                self.out.give_up(peer, Topic::SecondPrimary, self.two_would_be_primary(primaries));
+                self.out.give_up(peer, Topic::SecondPrimary, self.node.two_would_be_primary(primaries));
             }
             _ => {
                 self.send_connection(peer, Socket::Data, Packet::Disconnect);
                 self.out.give_up(peer, Topic::ConnectRefused, "the peer refuses to be connected".to_owned());
             }
         }
-    }
-
-    fn two_would_be_primary(&self, primaries: NodeMask) -> String {
-        let own = self.node.cfg.node;
-        let name = |node: NodeId| if node == own { "this node".to_owned() } else { self.name_of(node) };
-        let names: Vec<_> = primaries.into_iter().map(name).collect();
-        format!(
-            "{} would reach each other, and are Primary, which allow-two-primaries does not allow",
-            names.join(" and ")
-        )
     }
 
     /// A link went down.
@@ -548,6 +538,16 @@ impl Resource {
 }
 
 impl Node {
+    fn two_would_be_primary(&self, primaries: NodeMask) -> String {
+        let own = self.cfg.node;
+        let name = |node: NodeId| if node == own { "this node".to_owned() } else { self.name_of(node) };
+        let names: Vec<_> = primaries.into_iter().map(name).collect();
+        format!(
+            "{} would reach each other, and are Primary, which allow-two-primaries does not allow",
+            names.join(" and ")
+        )
+    }
+
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
         self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect()

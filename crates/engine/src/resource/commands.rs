@@ -512,12 +512,12 @@ impl Runner {
             volumes: &self.volumes,
             nbd: &self.nbd,
             fuse: self.fuse.as_ref(),
-            fails_by_force: self.fails_by_force(),
             links: &self.links,
             causes: &self.causes,
             now: self.now,
         };
-        status::resource(&snapshot, &around)
+        let force_io_failures = self.gate.fails_by_force(self.fuse.as_ref());
+        ResourceStatus { force_io_failures, ..status::resource(&snapshot, &around) }
     }
 
     /// The same with how long requests took, and the memory.

@@ -18,10 +18,10 @@ use urbd_core::{Command, CommandError, ConnectionState, Openers, Snapshot};
 /// How soon what could not be done is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whoever probes this node's device right after the last close on the Primary must find it. In the kernel's DRBD that node
-/// is Secondary when the close is over, and this one knows it; here it may not have heard of the close yet. So who does
-/// not want to wait is refused when the peers have answered so often, with this pause in between: by then whoever had
-/// heard of it has become Secondary.
+/// Whoever probes this node's device right after the last close on the Primary must find it. In the kernel's DRBD that
+/// node is Secondary when the close is over, and this one knows it; here it may not have heard of the close yet. So who
+/// does not want to wait is refused when the peers have answered so often, with this pause in between: by then whoever
+/// had heard of it has become Secondary.
 const ANSWERS: u32 = 5;
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -199,6 +199,11 @@ impl Gate {
         self.by_force |= matches!(asked, Asked::Secondary { force: true });
     }
 
+    /// Does I/O fail of those who had a device open at a demotion by force? Until the last of them has closed it.
+    pub(super) fn fails_by_force(&self, fuse: Option<&FuseServer>) -> bool {
+        self.by_force && fuse.is_some_and(FuseServer::any_failing)
+    }
+
     /// Something has happened to the role, the devices, or who uses them.
     pub(super) fn news(&mut self) {
         self.news = true;
@@ -280,7 +285,7 @@ impl Runner {
         if self.gate.explicit && !primary && !self.role_changes() && !self.is_leaving() {
             self.gate.explicit = false;
         }
-        if self.gate.by_force && !self.role_changes() && !self.fails_by_force() {
+        if self.gate.by_force && !self.role_changes() && !self.gate.fails_by_force(self.fuse.as_ref()) {
             self.gate.by_force = false;
         }
     }
@@ -303,12 +308,6 @@ impl Runner {
         if written || s.devices.iter().any(brought) {
             self.fuse.iter_mut().for_each(FuseServer::leave_readers_behind);
         }
-    }
-
-    /// Does I/O fail of those who had a device open at a demotion by force? Until the last of them has closed it.
-    pub(super) fn fails_by_force(&self) -> bool {
-        let left = |fuse: &FuseServer| self.local.volumes.iter().any(|v| fuse.is_failing(v.nr));
-        self.gate.by_force && self.fuse.as_ref().is_some_and(left)
     }
 
     /// Is the role being changed, or looked at by who is about to change it?
