@@ -291,6 +291,18 @@ def test_what_fails_is_said_and_another_configuration_gets_a_scope(pair):
     lines = a.run("cat", "/run/urbd/r0.log").splitlines()
     assert lines and all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z (info|warning|error): ", line) for line in lines), lines
     a.run("urbd", "-c", "/srv/other.conf", "down", "r0")
+    # The manager hears late that its process has ended, and stops the unit then: that is not for who serves by now.
+    for at in range(8):
+        a.run("systemctl", "start", "urbd@r0")
+        a.run("sh", "-c", "urbd -c /srv/other.conf down r0 && urbd -c /srv/other.conf up r0")
+        pid = a.run("cat", "/run/urbd/r0.pid").strip()
+        def state():
+            return a.call("systemctl", "is-active", "urbd@r0").stdout.strip()
+
+        eventually("the unit has been stopped", lambda: state() in ("inactive", "failed"), 20)
+        assert state() == "inactive", a.call("systemctl", "status", "urbd@r0").stdout
+        assert a.run("cat", "/run/urbd/r0.pid").strip() == pid and "r0 role:" in a.run("urbd", "status", "r0"), at
+        a.run("urbd", "-c", "/srv/other.conf", "down", "r0")
 
 
 @pytest.mark.parametrize("unit,most", [("urbd@.service", 3.2), ("urbd-keeper@.service", 2.0)])
