@@ -161,6 +161,24 @@ def test_a_freeze_is_told_before_its_handler(cluster):
                     "response helper .* helper:fence-peer status:1024", "peer-disk:Outdated", "resource .* suspended:no")
 
 
+def test_a_demotion_by_force_is_told_until_its_last_user_is_gone(synced):
+    """Who fails over waits for that: nobody is promoted where old users are left."""
+    a, b = synced.nodes
+    used = open(a.device(), "r+b", buffering=0)
+    with following(a, options=()) as [events]:
+        a.urbd("secondary", "--force", "r0")
+        events.find("resource .* force-io-failures:yes may_promote:no promotion_score:0")
+        with pytest.raises(OSError):
+            used.read(4096)
+        a.urbd("secondary", "r0")
+        assert a.status()["force-io-failures"]
+        used.close()
+        events.find("resource .* force-io-failures:no may_promote:yes")
+    # Of who only reads beside another Primary later nothing is said.
+    b.urbd("primary", "r0")
+    assert not a.status()["force-io-failures"]
+
+
 def test_what_a_late_follower_hears(cluster):
     """Who comes later hears of the present state alone, and nothing twice."""
     a, b = configured(cluster, 9)

@@ -3,13 +3,14 @@ three nodes; and with two Primaries, as for the live migration of a virtual mach
 
 import errno
 import os
+import signal
 import threading
 
 import pytest
 
 from cluster import MIB, eventually
 from test_dialect9 import two as two_of_nine
-from test_gate import BLOCK, WAYS, is_open, opens, role, two
+from test_gate import BLOCK, WAYS, by_mount2, is_open, opens, role, two
 from test_handover import kill, restart
 from test_three_nine import equal, started
 
@@ -149,3 +150,28 @@ def test_who_reads_beside_a_primary_that_is_cut_off_is_let_in(cluster):
     b.heal()
     cluster.wait_synced()
     assert opens(a.device(), os.O_RDONLY | os.O_NONBLOCK) == errno.EMEDIUMTYPE
+
+
+def test_who_probes_right_after_the_last_close_elsewhere_finds_the_device(cluster):
+    """As `blkid`, which does not wait, and takes what it cannot read for an empty disk: the word that the other node is
+    Secondary comes after its last user has gone."""
+    nodes = two_of_nine(cluster, net="ping-timeout 100;")
+    nodes[0].run(["mkfs.ext4", "-q", nodes[0].device()], check=True)
+    for n in nodes:
+        n.wait(role="Secondary", peer_role="Secondary")
+        os.makedirs(os.path.join(n.dir, "mnt"))
+    for here, there in [nodes, nodes[::-1]] * 3:
+        close, program, found = by_mount2(here.device(), os.path.join(here.dir, "mnt")), here.serving(), []
+        probe = threading.Thread(target=lambda: found.append(opens(there.device(), os.O_RDONLY | os.O_NONBLOCK)))
+        close()
+        os.kill(program, signal.SIGSTOP)
+        probe.start()
+        probe.join(0.3)
+        os.kill(program, signal.SIGCONT)
+        probe.join(60)
+        assert found == [0]
+        for n in nodes:
+            n.wait(role="Secondary", peer_role="Secondary")
+    # One that is Primary and stays it is said to be.
+    nodes[0].urbd("primary", "r0")
+    assert opens(nodes[1].device(), os.O_RDONLY | os.O_NONBLOCK) == errno.EMEDIUMTYPE

@@ -10,13 +10,14 @@ import threading
 
 import pytest
 
-import test_next_three  # noqa: F401
+import test_next_three
 from cluster import MIB, PORT, eventually
 from fake_peer import in_network
 from faulty_disk import FaultyDisk
 from sentences import CASES, FILES, LOOK, SENTENCES, better, case, commands, cut_off, good_copies, matter, parts, rewrite, \
     said, said_by_any, sentence, source, typed, which
 from test_handover import Application
+from test_next_given_up import UNREACHED, given_up
 
 
 @case("frozen-user", "when whoever needs it")
@@ -57,6 +58,14 @@ def nobody_is_fenced(a, b):
     b.kill()
     a.wait(suspended=True)
     return a
+
+
+@case("io-fails-by-force", "close the device")
+def demoted_by_force(a, b):
+    used = open(a.device(), "r+b")
+    a.urbd("secondary", "--force", "r0")
+    yield a
+    used.close()
 
 
 @case("nobody-primary", "where it is to be used: urbd primary")
@@ -421,7 +430,21 @@ def peer_would_be_overwritten(a, b):
     a.urbd("connect", "r0")
 
 
-@case("two-primaries", "on the node that is to be Secondary", dialects=["9"])
+@case("primary-would-be-target", "stop the applications here, as", dialects=["9"], net="rr-conflict retry-connect;")
+def peer_has_written_alone_and_it_is_tried_again(a, b):
+    promoted_without_each_other(a, b, writes=True)
+    return a
+
+
+@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; they",
+      dialects=["9"], net="rr-conflict retry-connect;")
+def both_are_primary_and_it_is_tried_again(a, b):
+    promoted_without_each_other(a, b, writes=False)
+    return b
+
+
+@case("two-primaries", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both",
+      dialects=["9"])
 def both_are_primary(a, b):
     promoted_without_each_other(a, b, writes=False)
     return b
@@ -592,7 +615,6 @@ def disk_hangs_while_it_is_given_up(a, b):
 UNTYPED = {
     "another-came-first": "three nodes in 8.4's dialect, for a moment: not-the-only-peer follows",
     "connect-refused": "a peer that refuses without a reason; what is said is what handshake-refused says",
-    "io-fails-by-force": "no process says so yet",
     "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
     "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
     "peer-lacks-own-writes": "the peer's disk has lost what the peer has confirmed: crates/core/tests/tables",
@@ -604,7 +626,6 @@ LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiati
          "no-such-address", "not-reached", "one-good-copy", "source-is-inconsistent", "survivors-agreeing"}
 # Sentences with a command that no state of whole programs gives, or that passes much later, and why.
 NOT_TYPED = {
-    "close the device": "no process says so yet",
     "give this node a disk": "as own-disk-too-small",
     "small packets pass": "is over a minute after the last loss; test_mistakes.py has what is said",
     "stop the applications here; urbd secondary {resource}": "as primary-is-outdated",
@@ -619,9 +640,16 @@ def test_each_matter_with_a_command_is_typed():
     for name in FILES:
         known |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source(name)))
     known -= {"kebab-case", "peer-disconnected"}
-    reached = {code for code, *_ in CASES.values()} - {"wire-protocol-differs"}
+    # The core's names: test_each_reason_to_give_up_is_typed.
+    reached = {code for code, *_ in CASES.values()} - (given_up() - known)
     assert not reached & set(UNTYPED) and not reached & LOOKS
     assert known == reached | set(UNTYPED) | LOOKS, known ^ (reached | set(UNTYPED) | LOOKS)
+
+
+def test_each_reason_to_give_up_is_typed():
+    reached = {code for code, *_ in CASES.values()}
+    assert not reached & set(UNREACHED)
+    assert given_up() == (reached & given_up()) | set(UNREACHED), given_up() ^ ((reached & given_up()) | set(UNREACHED))
 
 
 def test_each_command_of_each_sentence_is_typed():
@@ -669,7 +697,8 @@ def test_next(cluster, name):
     if three:
         nodes = test_next_three.begin(cluster, dialect, faulty)
     else:
-        nodes = [cluster.node(name, size=16 * MIB) for name in ("alpha", "bravo")]
+        volumes = options.get("volumes", 1)
+        nodes = [cluster.node(name, size=16 * MIB, volumes=volumes) for name in ("alpha", "bravo")]
         if faulty is not None:
             FaultyDisk(nodes[faulty])
         begin(cluster, dialect, fresh, options)

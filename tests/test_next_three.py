@@ -239,3 +239,37 @@ def what_one_has_written_is_thrown_away(a, b, c):
 def what_one_has_written_is_kept(a, b, c):
     written_by_one_alone(a, b, c)
     return a
+
+
+def a_primary_beyond_another_node(a, b, c, net=""):
+    """a is Primary. b was without the others, is Primary too, and reaches c only."""
+    for n in (a, b, c):
+        n.urbd("net-options", "--ping-int=1", *net.split(), "r0")
+    a.lose_packets_to(b)
+    b.lose_packets_to(a)
+    cut_off(b, (b, c))
+    for n, other in ((a, b), (c, b), (b, a), (b, c)):
+        eventually("it is cut off", lambda: towards(n, other)["conn"] == "Connecting")
+    b.urbd("primary", "--force", "r0")
+    b.heal()
+
+
+@case("second-primary", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here",
+      dialects=["9"], three=True)
+def primaries_on_both_sides(a, b, c):
+    a_primary_beyond_another_node(a, b, c)
+    yield b
+    for n in (a, b):
+        n.find_packets()
+
+
+@case("second-primary", "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; they connect",
+      dialects=["9"], three=True)
+def primaries_on_both_sides_that_try_again(a, b, c):
+    """As the real DRBD does it: with `rr-conflict retry-connect` nobody is ever StandAlone."""
+    a_primary_beyond_another_node(a, b, c, "--rr-conflict=retry-connect")
+    said(b, "second-primary")
+    assert "StandAlone" not in (towards(b, c)["conn"], towards(c, b)["conn"])
+    yield b
+    for n in (a, b):
+        n.find_packets()

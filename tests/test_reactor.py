@@ -57,6 +57,7 @@ def test_another_node_is_promoted_when_the_first_is_cut_off(three):
         a.find("device", "web", "quorum", "no")
         a.node.call("drbdsetup", "secondary", "web", rc=11)
         a.node.call("drbdsetup", "secondary", "--force=yes", "web")
+        a.find("resource", "web", "force-io-failures", "yes")
         f.write(data)
         with pytest.raises(OSError):
             f.flush()

@@ -270,6 +270,8 @@ def test_what_fails_is_said_and_another_configuration_gets_a_scope(pair):
     a, _ = pair
     r = a.call("urbd", "up", "r0")  # no metadata yet
     assert r.returncode == 1 and "create-md" in r.stderr and "/srv/disk" in r.stderr, r
+    said = " ".join(a.run("urbd", "status").split())
+    assert "r0 not running: its unit failed: " in said and "urbd create-md r0/0; then: urbd up r0" in said, said
     a.run("urbd", "create-md", "r0")
     # A disk that comes late is waited for at boot, and not by who types a command.
     a.run("mv", "/srv/disk", "/srv/later")
@@ -289,6 +291,18 @@ def test_what_fails_is_said_and_another_configuration_gets_a_scope(pair):
     lines = a.run("cat", "/run/urbd/r0.log").splitlines()
     assert lines and all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z (info|warning|error): ", line) for line in lines), lines
     a.run("urbd", "-c", "/srv/other.conf", "down", "r0")
+    # The manager hears late that its process has ended, and stops the unit then: that is not for who serves by now.
+    for at in range(8):
+        a.run("systemctl", "start", "urbd@r0")
+        a.run("sh", "-c", "urbd -c /srv/other.conf down r0 && urbd -c /srv/other.conf up r0")
+        pid = a.run("cat", "/run/urbd/r0.pid").strip()
+        def state():
+            return a.call("systemctl", "is-active", "urbd@r0").stdout.strip()
+
+        eventually("the unit has been stopped", lambda: state() in ("inactive", "failed"), 20)
+        assert state() == "inactive", a.call("systemctl", "status", "urbd@r0").stdout
+        assert a.run("cat", "/run/urbd/r0.pid").strip() == pid and "r0 role:" in a.run("urbd", "status", "r0"), at
+        a.run("urbd", "-c", "/srv/other.conf", "down", "r0")
 
 
 @pytest.mark.parametrize("unit,most", [("urbd@.service", 3.2), ("urbd-keeper@.service", 2.0)])

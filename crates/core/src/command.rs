@@ -30,6 +30,7 @@ use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::device::Leaving;
 use crate::node::Node;
+use crate::pings::PingedPeers;
 use crate::resync::verify::run::VerifyRange;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
@@ -105,10 +106,14 @@ impl Resource {
             }
             Command::Ping => {
                 // Who was asked already has its time, which is not to begin anew.
-                let asks = self.node.connected().filter(|(_, c)| c.pings.urgent().is_none());
-                let asks = asks.map(|(peer, _)| peer).collect();
-                self.ping_all(asks);
-                self.end(Some(id), Ok(()));
+                let (asked, asks): (Vec<_>, Vec<_>) = self
+                    .node
+                    .connected()
+                    .map(|(peer, c)| (peer, c.pings.latest()))
+                    .partition(|(peer, _)| self.node.connections[*peer].pings.urgent().is_some());
+                let mut pinged = self.ping_all(asks.into_iter().map(|(peer, _)| peer).collect());
+                asked.into_iter().for_each(|(peer, ping)| pinged.add(peer, ping));
+                self.wait_for(id, Waiting::Pinged(pinged));
                 Ok(())
             }
             Command::ForgetPeer(peer) => match self.node.connections.contains(peer) {
@@ -215,6 +220,7 @@ impl Resource {
             Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
             Waiting::Resize(resizing) => self.step_resize(id, resizing),
             Waiting::Suspend { volume } => self.step_suspend(volume),
+            Waiting::Pinged(pinged) => self.node.step_pinged(pinged),
             Waiting::Down { force, leave } => self.step_down(id, force, leave),
             Waiting::Reconfigure(wanted) => self.step_reconfigure(id, wanted),
             parting @ Waiting::Parting { .. } => Progress::Waits(parting),
@@ -581,6 +587,14 @@ impl Resource {
 }
 
 impl Node {
+    /// Until all have answered, or are gone.
+    fn step_pinged(&self, mut pinged: PingedPeers) -> Progress {
+        for (peer, c) in self.connections.iter() {
+            pinged.settle(peer, |ping| c.pings.has_answered(ping));
+        }
+        if pinged.is_empty() { Progress::Ended(Ok(())) } else { Progress::Waits(Waiting::Pinged(pinged)) }
+    }
+
     /// A refused state change in words.
     fn refusal(&self, volume: VolumeNr, code: Code) -> CommandError {
         // A resource may be without volumes.

@@ -147,8 +147,8 @@ impl Resource {
 
     pub(crate) fn hmac_done(&mut self, peer: NodeId, token: u32, mac: Option<Vec<u8>>) {
         let Some(mac) = mac.and_then(|m| wire::AuthBytes::new(&m)) else {
-            let text = "cram-hmac-alg or shared-secret cannot be used; check both in the configuration".to_owned();
-            return self.out.give_up(peer, Topic::NoHmac, text);
+            // Who starts with it is refused: they are being changed at this moment.
+            return self.out.refuse(peer, Topic::NoHmac, "cram-hmac-alg or shared-secret cannot be used");
         };
         match token {
             OUR_RESPONSE => {

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, ConnectionState as Lost, Effect, LinkDown, Severity};
+use crate::command::pending::Pending;
 use crate::connection::{Connection, Phase};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
@@ -171,6 +172,9 @@ impl Resource {
         self.answered_for_transaction(peer);
         self.answered_for_first_write(peer);
         self.answered_for_resync(peer);
+        if self.pending.iter().any(Pending::awaits_pings) {
+            self.pump_commands();
+        }
     }
 
     pub(crate) fn ping_due(&mut self, peer: NodeId) {

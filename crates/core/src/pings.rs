@@ -32,6 +32,10 @@ impl Pings {
         self.answered = self.sent.min(self.answered + 1);
     }
 
+    pub(crate) fn latest(&self) -> PingNr {
+        PingNr(self.sent)
+    }
+
     pub(crate) fn has_answered(&self, ping: PingNr) -> bool {
         self.answered >= ping.0
     }

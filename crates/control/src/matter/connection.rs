@@ -107,8 +107,8 @@ impl List<'_> {
                 "refused",
                 format!("{name} is not reached: its machine refuses connections to {peer}, so nothing listens there"),
                 next!(
-                    "on {name}, which starts or connects it: urbd adjust {resource}; if that does not help: compare \
-                     addresses and ports on both"
+                    "on {name}, which starts or connects it: urbd adjust {resource}; if that does not help, it may say why, \
+                     there: urbd status {resource}; else compare addresses and ports on both"
                 ),
             ),
             Some(Attempt::TimedOut) => (
@@ -424,6 +424,14 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
             next!("give {name} back the disk that it had; or, if this node's own disk has all: urbd attach {resource}")
         }
         "primary-is-outdated" => next!("stop the applications here; urbd secondary {resource}"),
+        // With rr-conflict retry-connect.
+        "two-primaries" | "second-primary" => next!(
+            "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; they connect by \
+             themselves then"
+        ),
+        "primary-would-be-target" => next!(
+            "stop the applications here, as {name} has newer data; urbd secondary {resource}; they connect by themselves then"
+        ),
         _ => return None,
     };
     Some(next)
@@ -459,6 +467,24 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> Next {
             next!(
                 "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then on both: \
                  urbd connect {resource}"
+            )
+        }
+        "too-many-volumes" => next!(
+            "take a protocol-version-max below 100 out of the files; or, where the other node speaks no newer one, give \
+             each volume a resource of its own; then on both: urbd adjust {resource}"
+        ),
+        "no-integrity" => next!(
+            "take data-integrity-alg, or a protocol-version-max below 87, out of the files; then on both: urbd adjust \
+             {resource}"
+        ),
+        "survivor-insists" => next!(
+            "to give up what was written here last: urbd connect --discard-my-data {object}; to keep it: first \
+             invalidate the disk of {name}; then here: urbd connect {object}"
+        ),
+        "second-primary" => {
+            next!(
+                "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then here and on \
+                 {name}: urbd connect {resource}"
             )
         }
         "not-the-only-peer" => {

@@ -7,6 +7,7 @@ use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
 use crate::decide::state::{PeerState, State};
 use crate::decide::{Role, StateChangeResult as Code};
+use crate::pings::PingedPeers;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::ResizeFlags;
 
@@ -22,6 +23,11 @@ pub(crate) struct Pending {
 impl Pending {
     pub(super) fn new(id: Caller, what: Waiting) -> Pending {
         Pending { id, what, later: None }
+    }
+
+    /// Does it go on when a ping is answered?
+    pub(crate) fn awaits_pings(&self) -> bool {
+        matches!(self.what, Waiting::Pinged(_))
     }
 
     /// Is it left alone for now?
@@ -86,6 +92,8 @@ pub(super) enum Waiting {
         step: GiveUp,
     },
     Resize(Resizing),
+    /// Until these have been answered.
+    Pinged(PingedPeers),
     /// Until requests on their way have ended.
     Suspend {
         volume: VolumeNr,
@@ -197,7 +205,9 @@ impl Waiting {
                 Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish }
             }
             Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
-            other @ (Waiting::Resize(_) | Waiting::Suspend { .. } | Waiting::Parting { .. }) => other,
+            other @ (Waiting::Resize(_) | Waiting::Suspend { .. } | Waiting::Parting { .. } | Waiting::Pinged(_)) => {
+                other
+            }
             Waiting::Reconfigure(wanted) => Waiting::Reconfigure(wanted.unasked()),
         }
     }
@@ -214,9 +224,11 @@ impl Waiting {
             }
             Waiting::Verify { peer, volume, .. } => (Some(peer), Some(volume)),
             Waiting::Invalidate { volume, remote, .. } => (remote, Some(volume)),
-            Waiting::Promote { .. } | Waiting::Demote { .. } | Waiting::Reconfigure(_) | Waiting::Down { .. } => {
-                (None, None)
-            }
+            Waiting::Promote { .. }
+            | Waiting::Demote { .. }
+            | Waiting::Reconfigure(_)
+            | Waiting::Pinged(_)
+            | Waiting::Down { .. } => (None, None),
         }
     }
 

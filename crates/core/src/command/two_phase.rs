@@ -370,7 +370,9 @@ impl Resource {
         let Some(two) = self.call_off() else { return };
         let Part::Initiator { origin, .. } = two.part else { return };
         match origin {
-            Origin::Connect => two.connects.into_iter().for_each(|peer| self.connect_failed(peer, code)),
+            Origin::Connect => {
+                two.connects.into_iter().for_each(|peer| self.connect_failed(peer, code, two.masks.primary));
+            }
             Origin::Attach(volume) => self.attach_not_agreed(volume, two.answer == Answer::No),
             Origin::Resize(id) => self.resize_answered(id, Err(self.resize_failed(two.volume, code))),
             Origin::Settle => self.settle_again(),
@@ -393,7 +395,7 @@ impl Resource {
     }
 
     /// What follows a transaction that did not connect the nodes (4.3).
-    fn connect_failed(&mut self, peer: NodeId, code: Code) {
+    fn connect_failed(&mut self, peer: NodeId, code: Code, primaries: NodeMask) {
         if self.node.connections[peer].link.is_none() {
             return;
         }
@@ -408,10 +410,19 @@ impl Resource {
             }
             (Verdict::Retry(_), _) => self.node.connections[peer].connect_later(LATER, self.node.now),
             (_, Code::ConcurrentStateChange) => self.connect_soon(peer),
-            (_, Code::FailedByPeer)
+            (_, Code::FailedByPeer | Code::TwoPrimaries)
                 if self.node.connections[peer].cfg.rr_conflict == crate::RrConflict::RetryConnect =>
             {
+                if code == Code::TwoPrimaries {
+                    let text = self.node.two_would_be_primary(primaries);
+                    let text = format!("{text}; trying again each second (rr-conflict retry-connect)");
+                    self.out.note(Severity::Warning, None, Some(peer), Topic::SecondPrimary, text);
+                }
                 self.node.connections[peer].connect_later(LATER, self.node.now);
+            }
+            (_, Code::TwoPrimaries) => {
+                self.send_connection(peer, Socket::Data, Packet::Disconnect);
+                self.out.give_up(peer, Topic::SecondPrimary, self.node.two_would_be_primary(primaries));
             }
             _ => {
                 self.send_connection(peer, Socket::Data, Packet::Disconnect);
@@ -527,6 +538,16 @@ impl Resource {
 }
 
 impl Node {
+    fn two_would_be_primary(&self, primaries: NodeMask) -> String {
+        let own = self.cfg.node;
+        let name = |node: NodeId| if node == own { "this node".to_owned() } else { self.name_of(node) };
+        let names: Vec<_> = primaries.into_iter().map(name).collect();
+        format!(
+            "{} would reach each other, and are Primary, which allow-two-primaries does not allow",
+            names.join(" and ")
+        )
+    }
+
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
         self.connected().filter(|(_, c)| c.speaks9()).map(|(peer, _)| peer).collect()

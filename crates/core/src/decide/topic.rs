@@ -49,7 +49,7 @@ topics! {
     RequestTimeout "request-timeout" ResizeRefused "resize-refused" ResyncDone "resync-done"
     ResyncGivenUp "resync-given-up" ResyncIncomplete "resync-incomplete" ResyncRefused "resync-refused"
     ResyncStart "resync-start" ResyncTimeout "resync-timeout" ResyncUnnoticed "resync-unnoticed"
-    ResyncUnstable "resync-unstable" SizeChanged "size-changed" SourceWentOn "source-went-on"
+    ResyncUnstable "resync-unstable" SecondPrimary "second-primary" SizeChanged "size-changed" SourceWentOn "source-went-on"
     SourcesDiffer "sources-differ" SplitBrain "split-brain" StateChange "state-change"
     StreamOfAnotherNode "stream-of-another-node" SurvivorsAgree "survivors-agree" TooManyRequests "too-many-requests"
     TooManyVolumes "too-many-volumes" TwoSources "two-sources" TwopcTimeout "twopc-timeout"

@@ -150,18 +150,18 @@ impl Resource {
         if let Some(reason) = grown.and_then(|source| self.why_not_grown(peer, volume, source, uuids)) {
             return Err(Verdict::Retry(reason));
         }
-        self.judge_two_primaries(peer, volume, theirs.role)?;
+        self.judge_two_primaries(peer, theirs.role)?;
         Ok(Outcome { bitmap, replication, disk: peer_disk, word: *theirs, without_disk: WithoutDisk::Nothing })
     }
 
     /// Two Primaries meet: may they?
-    fn judge_two_primaries(&mut self, peer: NodeId, volume: VolumeNr, theirs: Role) -> Result<(), Verdict> {
+    fn judge_two_primaries(&mut self, peer: NodeId, theirs: Role) -> Result<(), Verdict> {
         let both = [self.node.state.role, theirs] == [Role::Primary; 2];
         if !both || self.node.connections[peer].cfg.two_primaries {
             return Ok(());
         }
         if self.node.connections[peer].cfg.rr_conflict == RrConflict::RetryConnect {
-            self.out.says_it_tries_again(peer, volume, Reason::TwoPrimariesMeet);
+            self.out.says_it_tries_again(peer, Reason::TwoPrimariesMeet);
             return Err(Verdict::Retry(Reason::TwoPrimariesMeet));
         }
         Err(Verdict::Disconnect(Reason::TwoPrimariesMeet))

@@ -100,7 +100,7 @@ impl Resource {
             for other in self.node.connections.ids().filter(|other| *other != peer) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
                     self.node.devices[write.volume].clear_out_of_sync(other, write.range);
-                } else if !has.contains(other) && !write.copied_to.contains(other) {
+                } else if !has.contains(other) && !self.node.has_got_by_copying(other, write) {
                     self.mark_out_of_sync(other, write.volume, write.range);
                     self.tell_target(other, write);
                 }
@@ -295,6 +295,12 @@ impl Node {
         if self.in_mesh9() {
             self.devices[volume].disk.crashed_primary = false;
         }
+    }
+
+    /// Has the peer got the write by a resync that has read it here, all of it?
+    fn has_got_by_copying(&self, peer: NodeId, write: &Unsettled) -> bool {
+        let all = self.devices[write.volume].bitmap(peer).is_some_and(|(b, slot)| b.in_sync(slot, write.range));
+        write.copied_to.contains(peer) && all
     }
 
     /// The disk's log is gone.

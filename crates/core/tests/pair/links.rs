@@ -1,6 +1,6 @@
 //! How a link begins.
 
-use crate::rig::{Pair, VOLUME};
+use crate::rig::{Pair, Shape, VOLUME};
 use std::cell::Cell;
 use units::Duration;
 use urbd_core::decide::Handler;
@@ -154,4 +154,23 @@ fn a_refusal_of_a_write_of_the_link_before_leaves_it_to_be_sent_again() {
     pair.until(Duration::from_secs(10), |p| p.states() == [ConnState::Connected; 2] && p.is_idle());
     assert_eq!(pair.nodes[0].counts.data_packets, before + 1);
     assert!(!pair.nodes[0].core.snapshot().suspended.because_of(urbd_core::SuspendReason::Fencing));
+}
+
+/// A hand-over: the other node has become Secondary, and says so at this moment. No time-out is waited for.
+#[test]
+fn who_is_promoted_while_the_others_word_is_on_its_way_goes_on_when_it_comes() {
+    for shape in [Shape::DEFAULT, Shape { version: meta::Version::V09, ..Shape::DEFAULT }] {
+        let patience = Duration::from_secs(3);
+        let mut pair = Pair::on(shape, true, |cfg| cfg.connections[0].ping_timeout = patience);
+        pair.nodes[1].answers = Some(Vec::new());
+        // In turns of 20 ms each packet is on its way so long.
+        pair.turn = Duration::from_millis(20);
+        pair.command_with_id(1, 60, Command::Primary { force: false });
+        pair.run(1);
+        assert_eq!(pair.answer_to(1, 60), None, "the other one is Primary");
+        pair.command(0, Command::Secondary { force: false });
+        let took = pair.until(patience, |p| p.answer_to(1, 60).is_some());
+        assert_eq!(pair.answer_to(1, 60), Some(Ok(())));
+        assert!(took < 1.0, "{took} s");
+    }
 }

@@ -173,6 +173,19 @@ fn another_secret_is_none() {
     }
 }
 
+/// The secret is being changed at this moment: that ends one try, and not the replication.
+#[test]
+fn a_secret_that_is_not_there_now_is_asked_for_again() {
+    let mut replay = Replay::connect("18", 0, |c| c.cram_hmac = Some("sha1".to_owned()));
+    replay.node.forgive = true;
+    replay.link_up_with_secret(false, false);
+    // The recorded node answers.
+    replay.expected[0].retain(|said| !matches!(said.packet, Packet::AuthResponse(_)));
+    replay.play();
+    assert!(replay.node.state().starts_with("Connecting"), "{}", replay.node.state());
+    assert!(replay.node.notes.iter().any(|note| note.starts_with("no-hmac")), "{:#?}", replay.node.notes);
+}
+
 /// Disks of nodes that have the same data, or have just been made; of 256 KiB, or of 4 MiB.
 fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr, Start)> {
     let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current.base()) } else { None };

@@ -25,7 +25,7 @@ pub(crate) struct Replay {
     bound: Bound,
     /// What the recorded node says on each stream and has not been said by the core; that to the second peer behind
     /// that to the first.
-    expected: [VecDeque<Said>; 2 * LANES],
+    pub(crate) expected: [VecDeque<Said>; 2 * LANES],
     /// The first one that is marked when it begins.
     marked: Option<Sector>,
     /// What the core has said last, of each kind.

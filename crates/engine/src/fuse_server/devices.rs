@@ -370,6 +370,11 @@ impl FuseServer {
         self.volumes.get(&volume).is_some_and(|node| node.failing)
     }
 
+    /// The same of any volume.
+    pub(crate) fn any_failing(&self) -> bool {
+        self.volumes.values().any(|node| node.failing)
+    }
+
     fn named(&self, volume: VolumeNr, device: LoopDevice) -> ((u32, u32), String, PathBuf) {
         let (major, minor) = device.device_number();
         let door = self.links.door(&self.resource, u32::from(volume.0)).unwrap_or_default();

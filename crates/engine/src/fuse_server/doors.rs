@@ -31,6 +31,8 @@ pub(crate) struct Opening {
     pub(crate) came: Instant,
     /// A promotion was tried for it.
     pub(crate) tried: bool,
+    /// How often the peers had answered since the process started when it was first looked at beside a Primary.
+    pub(crate) heard: Option<u32>,
     /// As soon as the device is held.
     let_in: bool,
 }
@@ -106,7 +108,7 @@ impl FuseServer {
             None => None,
         };
         let tried = false;
-        let opening = Opening { volume, knock, slot, call, intent, came: now, tried, let_in: false };
+        let opening = Opening { volume, knock, slot, call, intent, came: now, tried, heard: None, let_in: false };
         if intent == Some(Intent::Look) {
             return self.open(ring, opening);
         }

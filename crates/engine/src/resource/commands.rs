@@ -516,7 +516,8 @@ impl Runner {
             causes: &self.causes,
             now: self.now,
         };
-        status::resource(&snapshot, &around)
+        let force_io_failures = self.gate.fails_by_force(self.fuse.as_ref());
+        ResourceStatus { force_io_failures, ..status::resource(&snapshot, &around) }
     }
 
     /// The same with how long requests took, and the memory.

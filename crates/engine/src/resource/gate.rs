@@ -18,11 +18,20 @@ use urbd_core::{Command, CommandError, ConnectionState, Openers, Snapshot};
 /// How soon what could not be done is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Whoever probes this node's device right after the last close on the Primary must find it. In the kernel's DRBD that
+/// node is Secondary when the close is over, and this one knows it; here it may not have heard of the close yet. So who
+/// does not want to wait is refused when the peers have answered so often, with this pause in between: by then whoever
+/// had heard of it has become Secondary.
+const ANSWERS: u32 = 5;
+const MOMENT: Duration = Duration::from_millis(20);
+
 /// What openers have to do with the role.
 #[derive(Default)]
 pub(super) struct Gate {
     /// An administrator wants this node to be Primary.
     explicit: bool,
+    /// The last demotion was an administrator's, by force.
+    by_force: bool,
     /// The core's name for the promotion that openers wait for, and for the demotion after the last of them.
     promotion: Option<(u64, Instant)>,
     demotion: Option<u64>,
@@ -32,6 +41,11 @@ pub(super) struct Gate {
     again_at: Option<Instant>,
     /// When peers were asked last whether they are there, as somebody wants to read beside a Primary.
     pinged: Option<Instant>,
+    /// The core's name for a question to all peers, and how many such have been answered.
+    question: Option<u64>,
+    answers: u32,
+    /// When they are asked again for whoever does not want to wait.
+    ask_at: Option<Instant>,
     /// Something has happened that this is about.
     news: bool,
     /// When the process started. A new one lets its peers be heard before it takes its data for the last.
@@ -79,6 +93,8 @@ struct Circumstances {
     pausing: bool,
     expired: bool,
     tried: bool,
+    /// A peer that is Primary would have said by now if it were not any more.
+    settled: bool,
 }
 
 /// Whether the role is being changed.
@@ -129,6 +145,7 @@ fn judge(intent: Intent, c: Circumstances) -> Verdict {
             Readable::Yes => Verdict::LetIn,
             Readable::No => Verdict::Refuse(libc::ENODATA),
             Readable::PrimaryElsewhere | Readable::MaybeSoon if patient => Verdict::Wait,
+            Readable::PrimaryElsewhere if !c.settled && !c.expired => Verdict::Wait,
             Readable::PrimaryElsewhere | Readable::MaybeSoon => Verdict::Refuse(libc::EMEDIUMTYPE),
         },
     }
@@ -179,6 +196,12 @@ impl Gate {
     /// An administrator's command is about to be carried out.
     pub(super) fn on_command(&mut self, asked: &Asked) {
         self.explicit |= matches!(asked, Asked::Primary { .. });
+        self.by_force |= matches!(asked, Asked::Secondary { force: true });
+    }
+
+    /// Does I/O fail of those who had a device open at a demotion by force? Until the last of them has closed it.
+    pub(super) fn fails_by_force(&self, fuse: Option<&FuseServer>) -> bool {
+        self.by_force && fuse.is_some_and(FuseServer::any_failing)
     }
 
     /// Something has happened to the role, the devices, or who uses them.
@@ -262,6 +285,9 @@ impl Runner {
         if self.gate.explicit && !primary && !self.role_changes() && !self.is_leaving() {
             self.gate.explicit = false;
         }
+        if self.gate.by_force && !self.role_changes() && !self.gate.fails_by_force(self.fuse.as_ref()) {
+            self.gate.by_force = false;
+        }
     }
 
     /// Has this Secondary readers, who must be told when its data change?
@@ -304,6 +330,7 @@ impl Runner {
         let (now, patience) = (self.now, self.local.options.auto_promote_timeout);
         let began = self.gate.promotion.map(|(_, began)| began);
         let pausing = self.gate.again_at.is_some_and(|at| now < at);
+        let answers = self.gate.answers;
         let early = now < self.gate.started + patience && snapshot.connections.iter().any(is_coming);
         let Some(fuse) = &mut self.fuse else { return };
         let states: Vec<_> =
@@ -325,9 +352,10 @@ impl Runner {
                 pausing,
                 expired: now >= opening.came + patience && began.is_none(),
                 tried: opening.tried,
+                settled: opening.heard.is_some_and(|heard| answers >= heard + ANSWERS),
             }
         };
-        let (mut promote, mut asks) = (false, false);
+        let (mut promote, mut asks, mut hurries) = (false, false, false);
         for opening in fuse.waiting_openings() {
             let Some(intent) = opening.intent else { continue };
             match judge(intent, circumstances(opening)) {
@@ -335,6 +363,10 @@ impl Runner {
                 Verdict::Promote => {
                     opening.tried = true;
                     promote = true;
+                }
+                Verdict::Wait if matches!(intent, Intent::Read { nonblocking: true }) => {
+                    opening.heard.get_or_insert(answers);
+                    hurries = true;
                 }
                 Verdict::Wait if matches!(intent, Intent::Read { .. }) => asks = readable == Readable::PrimaryElsewhere,
                 Verdict::Wait | Verdict::Refuse(_) => {}
@@ -355,6 +387,11 @@ impl Runner {
         if asks && self.gate.pinged.is_none_or(|at| now >= at + Duration::from_secs(1)) {
             self.gate.pinged = Some(now);
             let id = self.commands.name();
+            self.tell(|core, now| core.on_command(now, id, Command::Ping));
+        }
+        if hurries && self.gate.question.is_none() && self.gate.ask_at.is_none() {
+            let id = self.commands.name();
+            self.gate.question = Some(id);
             self.tell(|core, now| core.on_command(now, id, Command::Ping));
         }
         self.untold.touch(true);
@@ -384,11 +421,18 @@ impl Runner {
 
     /// Is it a command of ours?
     pub(super) fn is_of_gate(&self, id: u64) -> bool {
-        self.gate.promotion.is_some_and(|(own, _)| own == id) || self.gate.demotion == Some(id)
+        let promotion = self.gate.promotion.is_some_and(|(own, _)| own == id);
+        promotion || self.gate.demotion == Some(id) || self.gate.question == Some(id)
     }
 
     /// A promotion for openers, or the demotion after the last one, has ended.
     pub(super) fn on_gate_done(&mut self, id: u64, result: Result<(), CommandError>) {
+        if self.gate.question.take_if(|own| *own == id).is_some() {
+            self.gate.answers = self.gate.answers.saturating_add(1);
+            self.gate.ask_at = Some(self.now + MOMENT);
+            self.gate.news = true;
+            return;
+        }
         let promotion = self.gate.promotion.take_if(|(own, _)| *own == id).is_some();
         if !promotion {
             self.gate.demotion = None;
@@ -425,11 +469,12 @@ impl Runner {
     pub(super) fn gate_deadline(&self) -> Option<Instant> {
         let fuse = self.fuse.as_ref()?;
         let doors = fuse.look_at().into_iter().chain(fuse.probe_deadline());
-        doors.chain(self.gate.again_at).min()
+        doors.chain(self.gate.again_at).chain(self.gate.ask_at).min()
     }
 
     pub(super) fn look_at_gate(&mut self) {
         let _ = self.gate.again_at.take_if(|at| *at <= self.now);
+        let _ = self.gate.ask_at.take_if(|at| *at <= self.now);
         if let Some(fuse) = &mut self.fuse {
             fuse.look(&mut self.ring, self.now);
         }
@@ -479,6 +524,7 @@ mod tests {
         pausing: false,
         expired: false,
         tried: false,
+        settled: false,
     };
 
     #[test]
@@ -488,6 +534,7 @@ mod tests {
         let primary = Circumstances { primary: true, ..s };
         let old = Circumstances { auto_promote: false, ..s };
         let elsewhere = Circumstances { readable: Readable::PrimaryElsewhere, ..s };
+        let settled = |c| Circumstances { settled: true, ..c };
         let soon = Circumstances { readable: Readable::MaybeSoon, ..s };
         let tried = Circumstances { tried: true, ..s };
         let late = |c: Circumstances| Circumstances { expired: true, ..c };
@@ -508,7 +555,9 @@ mod tests {
             (READ, soon, Wait),
             (READ, late(soon), Refuse(libc::EMEDIUMTYPE)),
             (READ, Circumstances { readable: Readable::No, ..s }, Refuse(libc::ENODATA)),
-            (Intent::Read { nonblocking: true }, elsewhere, Refuse(libc::EMEDIUMTYPE)),
+            (Intent::Read { nonblocking: true }, elsewhere, Wait),
+            (Intent::Read { nonblocking: true }, settled(elsewhere), Refuse(libc::EMEDIUMTYPE)),
+            (Intent::Read { nonblocking: true }, late(elsewhere), Refuse(libc::EMEDIUMTYPE)),
             // Each is tried once, however late it is.
             (WRITE, late(elsewhere), Promote),
             (WRITE, tried, Promote),

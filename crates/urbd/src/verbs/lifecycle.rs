@@ -378,6 +378,13 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
         if target.local().is_ok_and(|local| stand_in::take_over(call.context, local)) {
             return Ok(0);
         }
+        // The service manager stops a unit also when its process has ended by itself, and that takes it a moment: who
+        // serves the resource now may be another one's, started meanwhile.
+        let others = call.context.client(resource).is_ok_and(|client| !is_of_service_manager(client.pid, resource));
+        if others && !stand_in::serves(call.context, resource) {
+            eprintln!("urbd: {resource}: a process that is not the unit's serves it: it goes on");
+            return Ok(0);
+        }
     }
     let told = told::wanted(call.context, target).ok().map(|(_, local)| local);
     let stops = Stops::before(call.context, resource, Command::Down { force: call.flag("force") });
@@ -399,7 +406,7 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     while !engine::clear_leftovers(&call.context.run_dir, resource, &volumes) {
         kept.check(resource)?;
         if call.context.client(resource).is_ok() {
-            return Err(taken_over(resource));
+            return if call.flag("at-shutdown") { Ok(0) } else { Err(taken_over(resource)) };
         }
         if Instant::now() > deadline {
             return Err(Problem::new(exit::BROKEN, format!("{resource}: a process holds it, but does not answer"))

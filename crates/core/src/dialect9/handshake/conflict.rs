@@ -92,16 +92,16 @@ impl Outbox {
                 self.handler(Handler::PriLost, Some(volume), Some(peer));
             }
             Err(Verdict::Retry(reason @ Reason::PrimaryWouldBeTarget)) => {
-                self.says_it_tries_again(peer, volume, *reason);
+                self.says_it_tries_again(peer, *reason);
             }
             _ => {}
         }
     }
 
     /// `rr-conflict retry-connect`: the nodes cannot be connected until a person does something, and try each second.
-    pub(super) fn says_it_tries_again(&mut self, peer: NodeId, volume: VolumeNr, reason: Reason) {
+    pub(super) fn says_it_tries_again(&mut self, peer: NodeId, reason: Reason) {
         let text = format!("{reason}; trying again each second (rr-conflict retry-connect)");
-        self.note(Severity::Warning, Some(volume), Some(peer), reason, text);
+        self.note(Severity::Warning, None, Some(peer), reason, text);
     }
 }
 

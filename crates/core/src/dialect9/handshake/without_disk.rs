@@ -40,7 +40,7 @@ impl Resource {
         if changed || self.node.state.disk(volume) == DiskState::Attaching || peer_has != part.uuids.is_some() {
             return retry(Reason::HandshakeChanged);
         }
-        self.judge_two_primaries(peer, volume, theirs.role)?;
+        self.judge_two_primaries(peer, theirs.role)?;
         if part.uuids.as_ref().is_some_and(|u| theirs.disk >= DiskState::Outdated && self.goes_back9(volume, u.current))
         {
             return retry(Reason::HandshakeChanged);

@@ -52,12 +52,12 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("of these with &mut", [658, 64, 159]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
-    ("mean reach of a method", [70, 12, 24]),
+    ("mean reach of a method", [71, 12, 24]),
     ("files in one circle of calls", [63, 7, 34]),
-    ("fields in reach of a file", [414, 73, 208]),
+    ("fields in reach of a file", [414, 78, 208]),
     ("files with over 60 in reach", [66, 5, 32]),
-    ("bools as fields", [149, 54, 60]),
-    ("bools in fields and variants", [210, 70, 84]),
+    ("bools as fields", [149, 56, 60]),
+    ("bools in fields and variants", [210, 72, 84]),
     ("questions of dialect and version", [217, 1, 1]),
     // Of a new function these may become more: the commit says for what.
     // The engine's: a process that takes volumes and peers in and lets them go; both: a node is forgotten.
@@ -65,7 +65,8 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     // also: a handler's environment, what the keeper is told. The simulator's: seeds with quorum.
     // The core's, again: what two disks would come to (`decide::foretell`), for who looks at them.
     // The engine's: metadata that move while their device is in use, answers that wait until `events2` has printed.
-    ("lines, in hundreds", [306, 134, 107]),
+    // The engine's, again: who probes beside a node that has just been left; whom a demotion by force has left behind.
+    ("lines, in hundreds", [306, 135, 107]),
 ];
 
 /// What is known of a type by its methods.
