@@ -312,6 +312,13 @@ pub enum Event {
         /// For the answer.
         number: u64,
     },
+    /// The resource has another name, and so its socket.
+    Renamed {
+        /// What it was called until now.
+        from: String,
+        /// What it is called.
+        to: String,
+    },
     /// The resource is going away; the connection ends after this.
     Gone,
 }

@@ -149,6 +149,7 @@ fn run_verb(argv: &[OsString], of_running: bool) -> u8 {
             for_each(&call, verb, |target| verbs::dry_run::lines(verb, &call, target).map(say))
         }
         Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
+        Action::SideBySide(_) if verb.name == "down" && verbs::lifecycle::is_not_of_its_unit(&call) => 0,
         Action::SideBySide(act) => side_by_side(&call, verb, |target| act(&call, target)),
     }
 }

@@ -669,6 +669,8 @@ impl Runner {
     fn take_over(&mut self, local: LocalResource) -> Result<ResourceConfig, Failure> {
         let invalid = |what| Failure::new(ErrorCode::INVALID_REQUEST, what);
         let Setup { core: core_config, links, unusable } = Setup::of(&local).map_err(invalid)?;
+        let parts = (&mut self.control, &mut self.nbd);
+        self.handover.rename(&self.run_dir, (&self.local.name, &local.name), parts)?;
         let came = |nr: &VolumeNr| self.nbd.path(*nr).is_none();
         for nr in local.volumes.iter().map(|v| v.nr).filter(came).collect::<Vec<_>>() {
             let path = nbd_path(&self.run_dir, &local.name, nr);

@@ -67,7 +67,7 @@ impl Wanted {
 /// # Errors
 /// Exit 20: a process of another release was told it.
 pub(crate) fn kept(resource: &str, text: &str) -> Result<Wanted, Problem> {
-    let (local, standing) = LocalResource::from_kept(text).map_err(|refused| {
+    let (local, standing) = LocalResource::from_keeper_of(resource, text).map_err(|refused| {
         Problem::new(exit::BROKEN, format!("{resource}: {}", refused.text)).hint(format!(
             "nothing was changed; go on with that release; or end it, with its devices: urbd down --force {resource}"
         ))
