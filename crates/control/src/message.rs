@@ -198,6 +198,13 @@ pub enum Command {
         /// Which volume.
         volume: Option<u16>,
     },
+    /// Freezes application I/O, which goes on by itself after a time.
+    SuspendIoFor {
+        /// Which volume.
+        volume: Option<u16>,
+        /// How long.
+        seconds: u32,
+    },
     /// Lets application I/O go on.
     ResumeIo {
         /// Which volume.

@@ -394,6 +394,7 @@ impl Runner {
         let gate_due = self.gate_deadline();
         let own = sooner(last_word, sooner(self.keeper_deadline(), self.growth.deadline()));
         let own = sooner(sooner(self.control.deadline(), self.volumes.waiting().deadline()), own);
+        let own = sooner(self.causes.lease(), own);
         let own = sooner(sooner(self.look_at_waiting, gate_due), sooner(self.leaving_deadline(), own));
         let deadline = sooner(sooner(core_due, links_due), own);
         let deadline = if self.inside.as_ref().is_some_and(Inside::is_hungry) { Some(Instant(0)) } else { deadline };
@@ -421,6 +422,18 @@ impl Runner {
             self.look_at_waiting = None;
             self.answer_for_hung_disks();
             self.nbd.close_idlers(self.lacks_buffers());
+        }
+        if self.causes.lease().is_some_and(|at| at <= self.now) {
+            self.causes.freezes_until(None);
+            log(
+                "warning",
+                "the time for which I/O was to be frozen (suspend-io --lease) is over: it goes on, but for what else freezes it",
+            );
+            for volume in self.local.volumes.iter().map(|v| v.nr).collect::<Vec<_>>() {
+                let id = self.commands.unattended();
+                self.tell(|core, now| core.on_command(now, id, Command::EndFreeze { volume }));
+            }
+            self.untold.touch(true);
         }
         self.settle();
         if self.look_at_waiting.is_none() && (self.control.anyone_waits() || self.lacks_buffers()) {
