@@ -105,15 +105,15 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
     let names = if all { context.running_resources() } else { names.to_vec() };
     let mut found = Vec::new();
     let mut worst = 0;
-    for name in &names {
-        match one(context, name) {
+    for (name, answer) in names.iter().zip(cli::of_each(&names, |name| one(context, name))) {
+        match answer {
             Ok(status) => found.push(status),
             // A socket that nobody listens on was left behind by a process that was killed.
             Err(problem) if all && problem.exit == exit::FAILURE => {}
             Err(problem) => {
                 // One that is not configured either is a wrong name.
-                let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
-                let unknown = unknown.filter(|_| problem.exit == exit::FAILURE).map(|e| objects::unknown(name, e));
+                let unknown = (problem.exit == exit::FAILURE).then(|| context.resource(name).err()).flatten();
+                let unknown = unknown.filter(|e| e.exit == exit::USAGE).map(|e| objects::unknown(name, e));
                 let gone = (problem.exit == exit::FAILURE && unknown.is_none() && !is_drbds_name())
                     .then(|| explained(context, name.clone()).refusal());
                 unknown.as_ref().or(gone.as_ref()).unwrap_or(&problem).report();
