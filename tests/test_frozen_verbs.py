@@ -5,11 +5,13 @@ import contextlib
 import os
 import re
 import subprocess
+import threading
 
 import pytest
 
 from cluster import MIB, URBD, eventually
 from test_dialect9 import two
+from test_events import following
 from test_onlookers import opened
 from test_verbs import VERBS
 
@@ -133,3 +135,69 @@ def test_who_froze_it_is_said(cluster):
     assert "frozen" not in a.urbd("status", "r0").out
     assert "(another-one)" in freeze("another-one")
     a.urbd("resume-io", "r0")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_freeze_with_an_end(cluster, dialect):
+    """Whoever forgets it, or dies, keeps nobody waiting for ever.  The last one who asks says when it ends."""
+    a, b = pair_of(cluster, dialect)
+
+    def said():
+        return " ".join(a.urbd("status", "r0").out.split())
+
+    def frozen():
+        return a.state()["suspended"]
+
+    for bad in ("0", "-1", "x", "1.5", "86401", "99999999999999999999", ""):
+        r = a.call("suspend-io", f"--lease={bad}", "r0")
+        assert r.rc == 1 and "--lease" in r.err and not frozen(), (bad, r)
+    # The last call counts: a longer time, none at all, and one again.
+    a.urbd("suspend-io", "--lease=86400", "r0")
+    assert "goes on by itself in 24 hours (--lease)" in said() or "1 day" in said(), said()
+    assert "by itself" in a.urbd("why", "r0").out
+    a.urbd("suspend-io", "r0")
+    assert frozen() and "by itself" not in said()
+    a.urbd("suspend-io", "--lease=3600", "r0")
+    assert "by itself" in said()
+    a.urbd("resume-io", "r0")
+    assert not frozen() and "by itself" not in said()
+    # It ends: what has waited is done, the log says so, events2 tells of it.
+    with following(a) as (events,):
+        a.urbd("suspend-io", "--lease=1", "r0")
+        events.find("change resource name:r0 suspended:user")
+        a.dd(a.device(), bytes(MIB))
+        events.find("change resource name:r0 suspended:no")
+    assert not frozen()
+    assert "I/O was to be frozen (suspend-io --lease) is over" in a.log()
+    # With the peer gone meanwhile, and on a Secondary.
+    b.urbd("suspend-io", "--lease=1", "r0")
+    eventually("it has ended", lambda: not b.state()["suspended"], 20)
+    a.urbd("suspend-io", "--lease=2", "r0")
+    b.kill_process("r0")
+    a.dd(a.device(), bytes(MIB))
+    assert not frozen()
+    # resume-io ends the lease, too: a later freeze has no end.
+    a.urbd("suspend-io", "--lease=1", "r0")
+    a.urbd("resume-io", "r0")
+    a.urbd("suspend-io", "r0")
+    threading.Event().wait(1.5)
+    assert frozen()
+    a.urbd("resume-io", "r0")
+    b.urbd("restart", "r0")
+    cluster.wait_synced()
+    cluster.assert_same()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("how", FREEZES[1:])
+def test_the_end_of_a_freeze_ends_that_alone(cluster, how, dialect):
+    """What else freezes I/O goes on: nobody has said that the peer is off, or that its data are not needed."""
+    with frozen(cluster, how, dialect) as (a, _):
+        def codes():
+            return {m["code"] for m in a.status()["urbd-matters"]}
+
+        why = {"by fencing": "frozen-fencing", "without data": "frozen-no-data"}[how]
+        assert why in codes()
+        a.urbd("suspend-io", "--lease=1", "r0")
+        eventually("it is over", lambda: "frozen-user" not in codes() and "is over" in a.log(), 20)
+        assert why in codes() and a.state()["suspended"]

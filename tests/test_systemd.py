@@ -229,6 +229,51 @@ def test_two_machines(pair):
     assert not b.call("systemctl", "--failed", "--no-legend", "--plain").stdout.strip()
 
 
+def test_a_resource_that_is_renamed_goes_on_in_its_own_unit(pair):
+    """A crash is followed by a process of the new name, and the old unit has nothing to do with it."""
+    a, b = pair
+    for m in pair:
+        m.run("urbd", "create-md", "--format=v09", "--max-peers=2", "r0")
+        m.run("urbd", "up", "r0")
+    a.run("urbd", "primary", "--force", "r0")
+    C.eventually("both are UpToDate", lambda: is_synced(a) and is_synced(b), 40)
+    a.run("mkfs.ext4", "-q", a.run("urbd", "sh-dev", "r0").strip())
+    a.run("mkdir", "-p", "/data", "/srv/tools")
+    a.run("mount", a.run("urbd", "sh-dev", "r0").strip(), "/data")
+    a.run("ln", "-sf", a.run("sh", "-c", "command -v urbd").strip(), "/srv/tools/drbdsetup")
+
+    def active(res):
+        return a.call("systemctl", "is-active", f"urbd@{res}").stdout.strip()
+
+    def of_unit(res):
+        pid = a.run("systemctl", "show", "-P", "MainPID", f"urbd@{res}").strip()
+        assert pid == a.run("cat", f"/run/urbd/{res}.pid").strip()
+        return pid
+
+    for before, after in (("r0", "r1"), ("r1", "r2")):
+        said = a.call("/srv/tools/drbdsetup", "rename-resource", before, after)
+        assert said.returncode == 0 and f"systemctl enable urbd@{after}" in said.stderr, said
+        C.eventually("the old unit has ended", lambda: active(before) == "inactive", 30)
+        pid = of_unit(after)
+        a.run("sh", "-c", f"echo {after} >/data/{after} && sync /data/{after}")
+        a.run("kill", "-9", pid)
+        C.eventually("another one", lambda: active(after) == "active" and of_unit(after) != pid, 30)
+        a.run("sh", "-c", f"echo again >/data/{after} && sync /data/{after}")
+        # Who stops or starts the old one does not touch it.
+        a.run("systemctl", "stop", f"urbd@{before}")
+        assert a.run("cat", f"/data/{after}") == "again\n"
+        assert a.run("urbd", "role", after).startswith("Primary")
+    C.eventually("it is connected", lambda: "UpToDate" in a.run("urbd", "status", "r2") and is_synced(b), 40)
+    a.run("umount", "/data")
+    a.run("urbd", "secondary", "r2")
+    a.run("urbd", "down", "r2")
+    assert active("r2") == "inactive"
+    assert not a.call("systemctl", "--failed", "--no-legend", "--plain").stdout.strip()
+    a.run("urbd", "up", "r0")
+    b.run("urbd", "down", "r0")
+    a.run("urbd", "down", "r0")
+
+
 @pytest.mark.parametrize("dialect", ["8.4", "9"])
 def test_a_secondary_that_is_upgraded_is_not_fenced(pair, dialect):
     """By each way in which its service gets another process, or none for a while, and by the package's own script."""

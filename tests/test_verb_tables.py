@@ -46,7 +46,7 @@ DRBDSETUP = {
     "resize": "the activity log keeps its size",
     "peer-device-options": "every peer has a bitmap", "new-current-uuid": "`invalidate-remote` makes a full resync",
     "invalidate": "the source is the Primary, else a peer with a good copy",
-    "events2": "old values are not printed", "rename-resource": "not supported",
+    "events2": "old values are not printed",
 }
 DRBDMETA = {
     "v08 dump-md": "prints the flag that the activity log is clean",

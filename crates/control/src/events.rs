@@ -64,6 +64,14 @@ impl Renderer {
         self.status(&status)
     }
 
+    /// The line for a resource that has another name.
+    pub fn renamed(&mut self, from: &str, to: &str) -> Vec<String> {
+        let Some(mut status) = self.known.remove(from) else { return Vec::new() };
+        status.name = to.to_owned();
+        self.known.insert(to.to_owned(), status);
+        vec![format!("rename resource name:{from} new_name:{to}")]
+    }
+
     /// The lines for a resource that went away.
     pub fn gone(&mut self, name: &str) -> Vec<String> {
         let Some(old) = self.known.remove(name) else { return Vec::new() };

@@ -47,4 +47,4 @@ pub use status::{
     LinkLosses, MemoryStatus, Opening, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus,
     ResyncSuspended, SlowedBy, Suspended, SyncDetails, VerifyDetails,
 };
-pub use successor::{Successor, runs};
+pub use successor::Successor;

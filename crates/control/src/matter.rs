@@ -161,6 +161,9 @@ impl List<'_> {
                 ),
                 None => "Applications' I/O is frozen, because somebody asked for it (suspend-io).".to_owned(),
             };
+            let lease =
+                r.frozen_for.map(|left| format!(" It goes on by itself in {} (--lease).", span(left.get().into())));
+            let text = text + &lease.unwrap_or_default();
             let next = next!("when whoever needs it has ended: urbd resume-io {name}");
             self.add(object(), Weight::Error, "frozen-user", text, Some(next));
         }

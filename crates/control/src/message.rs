@@ -198,6 +198,13 @@ pub enum Command {
         /// Which volume.
         volume: Option<u16>,
     },
+    /// Freezes application I/O, which goes on by itself after a time.
+    SuspendIoFor {
+        /// Which volume.
+        volume: Option<u16>,
+        /// How long.
+        seconds: u32,
+    },
     /// Lets application I/O go on.
     ResumeIo {
         /// Which volume.
@@ -311,6 +318,13 @@ pub enum Event {
     Confirm {
         /// For the answer.
         number: u64,
+    },
+    /// The resource has another name, and so its socket.
+    Renamed {
+        /// What it was called until now.
+        from: String,
+        /// What it is called.
+        to: String,
     },
     /// The resource is going away; the connection ends after this.
     Gone,

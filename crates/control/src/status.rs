@@ -89,6 +89,9 @@ pub struct ResourceStatus {
     /// Who has asked for `suspend-io` (not part of the tools' output).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_by: Option<Asker>,
+    /// In how many seconds it goes on by itself (`suspend-io --lease`; not part of the tools' output).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_for: Option<std::num::NonZeroU32>,
     /// All I/O fails because `secondary --force` was asked for.
     #[serde(default)]
     pub force_io_failures: bool,
@@ -152,6 +155,7 @@ impl ResourceStatus {
             role: Role::Secondary,
             suspended: Suspended::default(),
             frozen_by: None,
+            frozen_for: None,
             force_io_failures: false,
             opening: Opening::Refused,
             write_ordering: WriteOrdering::Flush,

@@ -53,8 +53,7 @@ pub(crate) fn is_coming(socket: &Path) -> bool {
 }
 
 /// Is this process one that runs the resource, by its command line? Its number may be somebody else's by now.
-#[must_use]
-pub fn runs(pid: u32, resource: &str) -> bool {
+fn runs(pid: u32, resource: &str) -> bool {
     let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<&[u8]> = command_line.split(|byte| *byte == 0).collect();
     words.windows(2).any(|pair| pair == [b"run".as_slice(), resource.as_bytes()])

@@ -310,10 +310,8 @@ fn play(options: events::Options) -> Vec<String> {
                 lines.push(renderer.helper(&name, &described.helper(), Some(described.or_zero("st") as i32)));
             }
             "!rename" => {
-                // The renderer does not know renaming: play on under the new name.
                 resources[0].name = described.text("new").unwrap();
-                renderer.status(&resources[0]);
-                lines.push(format!("rename resource name:{name} new_name:{}", resources[0].name));
+                lines.extend(renderer.renamed(&name, &resources[0].name));
             }
             "!destroy" if described.kind == "res" => lines.extend(renderer.gone(&name)),
             change => {

@@ -563,6 +563,11 @@ pub enum Command {
         /// Which.
         volume: VolumeNr,
     },
+    /// End what `SuspendIo` began. What else freezes I/O goes on doing so, and no peer is given up that is waited for.
+    EndFreeze {
+        /// Which.
+        volume: VolumeNr,
+    },
     /// Mark our data Outdated.
     Outdate {
         /// Which.

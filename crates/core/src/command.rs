@@ -35,6 +35,14 @@ use crate::resync::verify::run::VerifyRange;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
+/// What is to be over, of what freezes I/O.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thaw {
+    All,
+    /// What `suspend-io` began. Alone it ends as `All` does.
+    OwnFreeze,
+}
+
 impl Resource {
     pub(crate) fn end(&mut self, id: Option<Caller>, result: Result<(), CommandError>) {
         if let Some(caller) = id
@@ -89,7 +97,8 @@ impl Resource {
             Command::PauseSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, true)),
             Command::ResumeSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, false)),
             Command::SuspendIo { volume: v } => volume(self, v).map(|v| self.suspend_io(id, v)),
-            Command::ResumeIo { volume: v } => volume(self, v).map(|v| self.resume_io(id, v)),
+            Command::ResumeIo { volume: v } => volume(self, v).map(|v| self.resume_io(id, v, Thaw::All)),
+            Command::EndFreeze { volume: v } => volume(self, v).map(|v| self.resume_io(id, v, Thaw::OwnFreeze)),
             Command::Outdate { volume: v } => volume(self, v).map(|v| self.outdate(id, v)),
             Command::NewCurrentUuid { volume: v, clear_bitmap } => {
                 volume(self, v).map(|v| self.new_current_uuid(id, v, clear_bitmap))
@@ -326,9 +335,20 @@ impl Resource {
         Progress::Ended(Ok(()))
     }
 
-    fn resume_io(&mut self, id: Caller, volume: VolumeNr) {
-        self.resume_again();
+    fn resume_io(&mut self, id: Caller, volume: VolumeNr, thaw: Thaw) {
         let view = self.view(volume);
+        let others = [SuspendReason::NoData, SuspendReason::Fencing, SuspendReason::Quorum];
+        let others = self.again.is_some() || others.into_iter().any(|reason| view.frozen.because_of(reason));
+        match thaw {
+            Thaw::OwnFreeze if !view.frozen.because_of(SuspendReason::User) => return self.end(Some(id), Ok(())),
+            Thaw::OwnFreeze if others => {
+                self.lift(Set::Frozen(SuspendReason::User, false));
+                self.settle();
+                return self.end(Some(id), Ok(()));
+            }
+            Thaw::OwnFreeze => {}
+            Thaw::All => self.resume_again(),
+        }
         for step in suspend::resume_io(&view, self.node.devices[volume].due.new_generation_pending) {
             match step {
                 ResumeStep::CreatePendingGeneration => self.create_pending_generation(volume),

@@ -226,6 +226,15 @@ pub(crate) fn contract() -> u32 {
     told.and_then(|number| number.parse().ok()).unwrap_or(fuse::CONTRACT)
 }
 
+/// The process that has the resource, whether it answers or not.
+#[must_use]
+pub fn holder(run_dir: &Path, resource: &str) -> Option<u32> {
+    let path = lock_file(run_dir, resource);
+    let file = open_lock(&path, false).ok()?;
+    let held = matches!(exclusive::lock(&file), Ok(Locked::No));
+    std::fs::read_to_string(&path).ok().filter(|_| held)?.trim().parse().ok()
+}
+
 /// What a resource without a process has left with its keeper: true if there are devices that applications may be
 /// using. Without devices the keeper is ended, as with them if it is to be by `force`.
 ///
@@ -254,14 +263,17 @@ pub fn is_waited_for(run_dir: &Path, resource: &str) -> bool {
 /// Is the keeper's process of a resource. Its standard input may be its socket; else it makes one.
 ///
 /// # Errors
-/// If there is a keeper already, or the socket cannot be made.
+/// If the socket cannot be made. That there is a keeper already is none.
 pub fn keep(run_dir: &Path, resource: &str) -> io::Result<()> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let listener = match input.metadata()?.file_type().is_socket() {
         true => UnixListener::from(OwnedFd::from(input)),
         false => {
             prepare_run_dir(run_dir)?;
-            Keeper::of(run_dir, resource).bind()?
+            match Keeper::of(run_dir, resource).bind() {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => return crate::notify::ready(),
+                bound => bound?,
+            }
         }
     };
     // Whoever is started after it finds it, and makes none of its own. It holds devices also if that cannot be told.
@@ -316,6 +328,38 @@ fn lock(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Res
     file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
     Ok(file)
+}
+
+/// The lock of a name that a resource is about to get; gone when this is dropped.
+pub(crate) struct Moving {
+    path: Option<PathBuf>,
+    _lock: File,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.path.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+impl Moving {
+    /// Nobody else begins with that name until this is dropped. `None`: somebody has it.
+    pub(crate) fn begin(run_dir: &Path, resource: &str) -> io::Result<Option<Moving>> {
+        let path = lock_file(run_dir, resource);
+        loop {
+            let file = open_lock(&path, true)?;
+            match exclusive::lock(&file)? {
+                Locked::No => return Ok(None),
+                _ if is_at(&file, &path) => return Ok(Some(Moving { path: Some(path), _lock: file })),
+                _ => {}
+            }
+        }
+    }
+
+    /// The lock at `from`, which is held, is that of the name.
+    pub(crate) fn end(mut self, from: &Path) -> io::Result<()> {
+        self.path.take().map_or(Ok(()), |path| std::fs::rename(from, path))
+    }
 }
 
 /// Whether it is that file still: `down` removes it, and its lock keeps nobody out then.

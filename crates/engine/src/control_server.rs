@@ -139,6 +139,16 @@ impl ControlServer {
         })
     }
 
+    /// The resource has another name, and its socket that path. Who is connected stays it.
+    ///
+    /// # Errors
+    /// If it cannot be moved there.
+    pub(crate) fn rename(&mut self, resource: &str, path: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, path)?;
+        (self.resource, self.path) = (resource.to_owned(), path.to_owned());
+        Ok(())
+    }
+
     /// The buffers of its clients.
     pub(crate) fn pool(&self) -> &'static Pool {
         self.pool

@@ -164,6 +164,7 @@ impl Follower {
         while self.wanted() {
             match events.next(Some(PATIENCE)) {
                 Ok(Event::Status(status)) => self.tell(holds_up(&status, self.volume)),
+                Ok(Event::Renamed { to, .. }) => self.path = self.path.with_file_name(format!("{to}.sock")),
                 Ok(Event::Gone) => return Ok(()),
                 Ok(_) => {}
                 Err(ClientError::Io(e)) if e.kind() == io::ErrorKind::WouldBlock => self.ask_again()?,

@@ -132,8 +132,8 @@ const SLOT_MEMORY: usize = 32 << 20;
 const SLOTS_PER_QUEUE: std::ops::RangeInclusive<usize> = 2..=64;
 
 impl FuseServer {
-    /// Mounts on `RUN_DIR/RES.dev`. What a dead process left there is cleared away. Requests come through the ring if
-    /// `slots` and the kernel agrees. What else the ring completes meanwhile is appended to `done`.
+    /// Mounts on the directory of the doors. What a dead process left there is cleared away. Requests come through the
+    /// ring if `slots` and the kernel agrees. What else the ring completes meanwhile is appended to `done`.
     ///
     /// # Errors
     /// If the host has no FUSE or no loop devices, or we may not use them.
@@ -142,10 +142,10 @@ impl FuseServer {
         done: &mut Vec<Done<Token>>,
         pool: &'static Pool,
         local: &LocalResource,
-        run_dir: &Path,
+        links: DeviceLinks,
         slots: bool,
     ) -> io::Result<FuseServer> {
-        let mut server = FuseServer::mount(pool, local, run_dir)?;
+        let mut server = FuseServer::mount(pool, local, links)?;
         if slots && ring.interface() == Interface::IoUring {
             server.session = server.session.wanting_slots();
         }
@@ -172,7 +172,8 @@ impl FuseServer {
         }
         let came = self.volumes.len() > before;
         self.volumes.iter_mut().filter(|(nr, _)| !is_there(**nr)).for_each(|(_, node)| node.goes = true);
-        self.rename(local);
+        let resource = std::mem::replace(&mut self.resource, local.name.clone());
+        self.rename(&resource, local);
         if !self.forget_gone() && came {
             self.places();
         }
@@ -204,13 +205,13 @@ impl FuseServer {
         }
     }
 
-    fn rename(&mut self, local: &LocalResource) {
+    fn rename(&mut self, resource: &str, local: &LocalResource) {
         let before = std::mem::replace(&mut self.names, names(local));
         for names in self.names.iter().filter(|names| !before.contains(names)) {
             let volume = VolumeNr(u16::try_from(names.volume).unwrap_or(u16::MAX));
             let primary = self.volumes.get(&volume).is_some_and(|node| node.primary);
             if self.volumes.get(&volume).is_some_and(|node| node.device.is_some())
-                && let Err(e) = self.links.rename(names, primary)
+                && let Err(e) = self.links.rename(resource, names, primary)
             {
                 log("warning", &format!("the names of the device of volume {volume}: {e}"));
             }
@@ -222,9 +223,8 @@ impl FuseServer {
         self.session.has_slots()
     }
 
-    fn mount(pool: &'static Pool, local: &LocalResource, run_dir: &Path) -> io::Result<FuseServer> {
+    fn mount(pool: &'static Pool, local: &LocalResource, links: DeviceLinks) -> io::Result<FuseServer> {
         std::fs::File::options().read(true).write(true).open("/dev/loop-control")?;
-        let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
         for volume in local.volumes.iter().map(|v| v.nr) {
             if let Err(e) = links.clear_loop(&local.name, u32::from(volume.0)) {
                 log("warning", &format!("what was left of the device of volume {volume}: {e}"));

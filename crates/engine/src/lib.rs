@@ -15,6 +15,7 @@
 //!   which a loop device stands (`fuse_server`); `/dev/urbd/by-res/RES/VOL` and `/dev/drbd…` are links to the door
 //! * `RES.keeper`: descriptors, and what was told, in and out of `urbd keep RES` (`crates/frontends/src/keeper.rs`)
 //! * `RES.pid`: the process's id, and the lock that keeps a second one out (`exclusive`)
+//! * `NAME.files`: the resource whose devices were made when it was called NAME (`files`)
 //! * `RES.next`: a process that takes over says so as long as nobody listens (`crates/control/src/successor.rs`)
 //! * `RES.log`: what a process says that `urbd up` has started; a service writes to the journal (`log`)
 //!
@@ -32,6 +33,7 @@ pub mod digests;
 pub mod disk;
 mod error;
 pub mod exclusive;
+mod files;
 mod fuse_server;
 mod handlers;
 mod links;
@@ -51,8 +53,8 @@ mod volumes;
 
 pub use application::Application;
 pub use claim::{
-    Claim, KeeperCommand, Leaving, check_version, end_keeper, is_waited_for, keep, let_file_count, prepare_run_dir,
-    what_was_told,
+    Claim, KeeperCommand, Leaving, check_version, end_keeper, holder, is_waited_for, keep, let_file_count,
+    prepare_run_dir, what_was_told,
 };
 pub use error::Error;
 pub use frontends::device_link::kernel_has_minor;

@@ -69,6 +69,31 @@ pub fn begin(resource: &str, file: Option<&Path>) -> io::Result<()> {
     Ok(())
 }
 
+/// The process speaks for `resource` now, whose log moves in the run directory, with the full ones.
+///
+/// # Errors
+/// If it does not.
+pub(crate) fn rename(resource: &str, run_dir: &Path) -> io::Result<()> {
+    let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = std::mem::replace(&mut log.resource, resource.to_owned());
+    let Sink::File { path, .. } = &mut log.sink else { return Ok(()) };
+    let of = |name: &str| run_dir.join(format!("{name}.log"));
+    if std::path::absolute(&*path)? != std::path::absolute(of(&before))? {
+        return Ok(());
+    }
+    for n in 1..=FILES_KEPT {
+        // There are not always so many.
+        let _ = fs::rename(full(path, n), full(&of(resource), n));
+    }
+    fs::rename(&*path, of(resource))?;
+    *path = of(resource);
+    Ok(())
+}
+
+fn full(path: &Path, n: u32) -> PathBuf {
+    PathBuf::from(format!("{}.{n}", path.display()))
+}
+
 /// `JOURNAL_STREAM` names the device and inode of the stream that the service manager has made; a process further down
 /// may have another standard error.
 fn is_of_journal(stream: Option<&str>) -> bool {
@@ -162,7 +187,7 @@ fn entry(priority: Priority, resource: &str, text: &str, fields: &[Field<'_>]) -
 
 /// The full file becomes `.1`, and a fresh one is standard output and standard error.
 fn rotate(path: &Path) -> io::Result<()> {
-    let old = |n: u32| PathBuf::from(format!("{}.{n}", path.display()));
+    let old = |n: u32| full(path, n);
     for n in (1..FILES_KEPT).rev().filter(|n| old(*n).exists()) {
         fs::rename(old(n), old(n + 1))?;
     }

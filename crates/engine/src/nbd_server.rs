@@ -164,6 +164,19 @@ impl NbdServer {
     }
 
     /// Where the clients of a volume connect.
+    /// The resource has another name, and so the volumes, whose sockets move to these paths. Gives those that do not.
+    pub(crate) fn rename(&mut self, resource: &str, path: impl Fn(VolumeNr) -> PathBuf) -> Vec<(VolumeNr, io::Error)> {
+        self.resource = resource.to_owned();
+        let mut stay = Vec::new();
+        for (nr, offer) in &mut self.volumes {
+            match std::fs::rename(&offer.path, path(*nr)) {
+                Ok(()) => offer.path = path(*nr),
+                Err(e) => stay.push((*nr, e)),
+            }
+        }
+        stay
+    }
+
     pub(crate) fn path(&self, volume: VolumeNr) -> Option<&Path> {
         self.volumes.get(&volume).map(|offer| offer.path.as_path())
     }

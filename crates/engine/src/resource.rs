@@ -15,6 +15,7 @@ use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
 use crate::error::Error;
 use crate::exclusive::{self, Locked};
+use crate::files;
 use crate::fuse_server::{self, FuseServer, Inherited, PRIMARY};
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links, check_ports};
@@ -96,22 +97,29 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     if !matches!(exclusive::lock(&lock), Ok(Locked::Yes | Locked::Despite(_))) || !is_at(&lock, &path) {
         return false;
     }
-    let links = DeviceLinks::from_env(run_dir, true);
-    if !Keeper::of(run_dir, resource).is_there() {
-        // What cannot be cleared the next start says.
-        volumes.iter().for_each(|volume| drop(links.clear_loop(resource, u32::from(volume.0))));
+    let kept = Keeper::of(run_dir, resource).is_there();
+    for files in files::names_of(run_dir, resource) {
+        let links = DeviceLinks::from_env(run_dir, true).with_files(&files);
+        let of_loops = files::volumes(run_dir, &files, ".loop");
+        for volume in volumes.iter().chain(&of_loops).map(|volume| u32::from(volume.0)) {
+            if !kept {
+                // What cannot be cleared the next start says.
+                let _ = links.clear_loop(resource, volume);
+            }
+            let _ = links.remove(resource, volume);
+        }
+        if let Ok(doors) = links.doors(resource)
+            && fuse_server::clear_mount(&doors).is_ok()
+        {
+            let _ = std::fs::remove_dir(doors);
+        }
+        let _ = files::forget(run_dir, &files);
+    }
+    if !kept {
         let _ = std::fs::remove_file(Keeper::of(run_dir, resource).path());
     }
-    if let Ok(doors) = links.doors(resource)
-        && fuse_server::clear_mount(&doors).is_ok()
-    {
-        let _ = std::fs::remove_dir(doors);
-    }
-    let sockets = [socket_path(run_dir, resource)].into_iter();
-    let sockets = sockets.chain(volumes.iter().map(|volume| {
-        let _ = links.remove(resource, u32::from(volume.0));
-        nbd_path(run_dir, resource, *volume)
-    }));
+    let sockets = files::volumes(run_dir, resource, ".nbd").into_iter();
+    let sockets = sockets.map(|volume| nbd_path(run_dir, resource, volume)).chain([socket_path(run_dir, resource)]);
     // What cannot be removed is replaced by the next start, which says why it cannot.
     sockets.for_each(|path| drop(std::fs::remove_file(path)));
     control::Successor::clear(run_dir, resource);
@@ -129,9 +137,9 @@ pub fn device_name(run_dir: &Path, resource: &str, volume: VolumeNr) -> io::Resu
 
 /// The resource and volume whose block device stands on this file, as the kernel tells it of a loop device, if that is
 /// one of a process of `run_dir`.
-pub fn device_of_file<'a>(run_dir: &Path, file: &'a str) -> Option<(&'a str, VolumeNr)> {
-    let (resource, volume) = DeviceLinks::from_env(run_dir, false).of_file(file)?;
-    Some((resource, VolumeNr(volume)))
+pub fn device_of_file(run_dir: &Path, file: &str) -> Option<(String, VolumeNr)> {
+    let (files, volume) = DeviceLinks::from_env(run_dir, false).of_file(file)?;
+    Some((files::resource_of(run_dir, files).unwrap_or_else(|| files.to_owned()), VolumeNr(volume)))
 }
 
 /// Requests in flight up to which staying awake for the next event serves better than a bigger batch later.
@@ -221,6 +229,7 @@ impl Runner {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
+        let kept = handover::kept(&claim, &local);
         let (in_use, is_kept) = (claim.is_waited_for(), handover::is_kept(&claim, &local));
         let Setup { core: core_config, links, unusable } =
             if in_use || is_kept { Setup::of(&local) } else { setup::runnable(&local) }.map_err(Error::Config)?;
@@ -250,6 +259,12 @@ impl Runner {
         let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
         ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
         let inherited = Inherited::from(&mut left);
+        let files = match &inherited {
+            Some(_) => kept.and_then(|(_, standing)| standing.files).unwrap_or_else(|| local.name.clone()),
+            None => files::choose(&run_dir, &local.name).map_err(io("naming the files of the devices"))?,
+        };
+        let device_links = DeviceLinks::from_env(&run_dir, local.urbd.drbd_names).with_files(&files);
+        let standing = Standing { files: Some(files), ..standing };
         let mut nbd = NbdServer::new(pool, &local.name);
         for volume in &local.volumes {
             let path = nbd_path(&run_dir, &local.name, volume.nr);
@@ -259,10 +274,10 @@ impl Runner {
         let mut done = Vec::new();
         let started = match inherited {
             Some(inherited) => {
-                let server = FuseServer::take_over(&mut ring, pool, &local, &run_dir, inherited, &keeper);
+                let server = FuseServer::take_over(&mut ring, pool, &local, device_links, inherited, &keeper);
                 Ok(Some(server.map_err(io("taking over the block devices"))?))
             }
-            None => start_fuse(&mut ring, &mut done, pool, &local, &run_dir),
+            None => start_fuse(&mut ring, &mut done, pool, &local, device_links),
         };
         let (fuse, no_devices) = match started {
             Ok(fuse) => (fuse, None),
@@ -379,6 +394,7 @@ impl Runner {
         let gate_due = self.gate_deadline();
         let own = sooner(last_word, sooner(self.keeper_deadline(), self.growth.deadline()));
         let own = sooner(sooner(self.control.deadline(), self.volumes.waiting().deadline()), own);
+        let own = sooner(self.causes.lease(), own);
         let own = sooner(sooner(self.look_at_waiting, gate_due), sooner(self.leaving_deadline(), own));
         let deadline = sooner(sooner(core_due, links_due), own);
         let deadline = if self.inside.as_ref().is_some_and(Inside::is_hungry) { Some(Instant(0)) } else { deadline };
@@ -406,6 +422,18 @@ impl Runner {
             self.look_at_waiting = None;
             self.answer_for_hung_disks();
             self.nbd.close_idlers(self.lacks_buffers());
+        }
+        if self.causes.lease().is_some_and(|at| at <= self.now) {
+            self.causes.freezes_until(None);
+            log(
+                "warning",
+                "the time for which I/O was to be frozen (suspend-io --lease) is over: it goes on, but for what else freezes it",
+            );
+            for volume in self.local.volumes.iter().map(|v| v.nr).collect::<Vec<_>>() {
+                let id = self.commands.unattended();
+                self.tell(|core, now| core.on_command(now, id, Command::EndFreeze { volume }));
+            }
+            self.untold.touch(true);
         }
         self.settle();
         if self.look_at_waiting.is_none() && (self.control.anyone_waits() || self.lacks_buffers()) {
@@ -678,13 +706,13 @@ fn start_fuse(
     done: &mut Vec<Done<Token>>,
     pool: &'static Pool,
     local: &LocalResource,
-    run_dir: &Path,
+    links: DeviceLinks,
 ) -> Result<Option<FuseServer>, String> {
     let wanted = local.urbd.front_end;
     if !matches!(wanted, FrontEnd::Auto | FrontEnd::Fuse) {
         return Ok(None);
     }
-    let mut start = |slots| FuseServer::start(ring, done, pool, local, run_dir, slots);
+    let mut start = |slots| FuseServer::start(ring, done, pool, local, links.clone(), slots);
     let started = start(local.urbd.fuse_io_uring).or_else(|e| {
         // The kernel offers it and then refuses: slots beyond some limit of its, perhaps.
         log("info", &format!("FUSE over io_uring is not to be had: {e}"));

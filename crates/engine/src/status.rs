@@ -11,6 +11,7 @@ use control::{
     SlowedBy, StageLatency, Suspended, SyncDetails, VerifyDetails, WhyEntry, WriteOrdering,
 };
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use units::{ByteLen, Generation, Histogram, Instant, NodeId, VolumeNr};
 use urbd_core::decide::state::State;
 use urbd_core::{
@@ -38,6 +39,8 @@ pub(crate) struct Causes {
     losses: Losses,
     /// Who has frozen I/O last, and when.
     froze: Option<(Asker, Instant)>,
+    /// When I/O goes on, which is frozen until then.
+    lease: Option<Instant>,
 }
 
 /// Notices of what follows from a decision.
@@ -89,6 +92,22 @@ impl Causes {
     /// Somebody is about to freeze I/O.
     pub(crate) fn freezes(&mut self, who: Option<Asker>, now: Instant) {
         self.froze = who.map(|who| (who, now));
+    }
+
+    /// I/O is frozen by a command until then, or until another one; by the last one that has asked for it.
+    pub(crate) fn freezes_until(&mut self, until: Option<Instant>) {
+        self.lease = until;
+    }
+
+    /// In how many seconds that is.
+    fn frozen_for(&self, now: Instant) -> Option<NonZeroU32> {
+        let seconds = self.lease?.since(now).as_millis().div_ceil(1000);
+        NonZeroU32::new(u32::try_from(seconds).ok()?)
+    }
+
+    /// When a freeze ends by itself.
+    pub(crate) fn lease(&self) -> Option<Instant> {
+        self.lease
     }
 
     fn froze(&self, now: Instant) -> Option<Asker> {
@@ -161,6 +180,7 @@ pub(crate) fn resource(s: &Snapshot, around: &Surroundings<'_>) -> ResourceStatu
         role: role(s.role),
         suspended: suspended(s.suspended),
         frozen_by: around.causes.froze(around.now).filter(|_| s.suspended.because_of(SuspendReason::User)),
+        frozen_for: around.causes.frozen_for(around.now).filter(|_| s.suspended.because_of(SuspendReason::User)),
         force_io_failures: false,
         opening: around.opening,
         write_ordering: write_ordering(s, around.local),

@@ -26,6 +26,8 @@ pub struct DeviceLinks {
     drbd: Option<PathBuf>,
     kernel: KernelDrbd,
     run_dir: PathBuf,
+    /// The name that the resource had when the files of its devices were made, if that is another one.
+    files: Option<String>,
 }
 
 /// Which minors the kernel's DRBD has. That it is loaded says nothing: agents and tools load it on demand.
@@ -58,7 +60,7 @@ impl DeviceLinks {
     /// Links below `base`, and DRBD's names below `drbd`, of the node that has this run directory.
     pub fn new(base: impl Into<PathBuf>, drbd: Option<PathBuf>, run_dir: &Path) -> DeviceLinks {
         let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
-        DeviceLinks { base: base.into(), drbd, kernel: KernelDrbd::default(), run_dir }
+        DeviceLinks { base: base.into(), drbd, kernel: KernelDrbd::default(), run_dir, files: None }
     }
 
     /// Links below the directory that the environment names in [`BASE_VARIABLE`], else [`DEFAULT_BASE`]; with DRBD's
@@ -70,11 +72,23 @@ impl DeviceLinks {
         DeviceLinks::new(named.unwrap_or(DEFAULT_BASE.into()), drbd, run_dir)
     }
 
+    /// The same of a resource whose devices were made when it had this name.
+    #[must_use]
+    pub fn with_files(self, files: &str) -> DeviceLinks {
+        DeviceLinks { files: Some(files.to_owned()), ..self }
+    }
+
+    /// The name that is in those of the files.
+    fn files<'a>(&'a self, resource: &'a str) -> &'a str {
+        self.files.as_deref().unwrap_or(resource)
+    }
+
     /// The directory of a resource's doors. Fails with `InvalidInput` for a resource name that is not one path
     /// component.
     pub fn doors(&self, resource: &str) -> io::Result<PathBuf> {
-        one_component(resource)?;
-        Ok(self.run_dir.join(format!("{resource}.dev")))
+        let files = self.files(resource);
+        one_component(files)?;
+        Ok(self.run_dir.join(format!("{files}.dev")))
     }
 
     /// A volume's door. Fails as [`DeviceLinks::doors`].
@@ -84,8 +98,9 @@ impl DeviceLinks {
 
     /// The file that says which loop device a volume has. Fails as [`DeviceLinks::doors`].
     pub fn loop_note(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
-        one_component(resource)?;
-        Ok(self.run_dir.join(format!("{resource}-{volume}.loop")))
+        let files = self.files(resource);
+        one_component(files)?;
+        Ok(self.run_dir.join(format!("{files}-{volume}.loop")))
     }
 
     /// Clears what killed processes have left of a volume's loop device. Only for who knows that none of the resource's
@@ -105,7 +120,7 @@ impl DeviceLinks {
         // FNV-1a.
         let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = place.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
-        format!("{resource}-{hash:016x}")
+        format!("{}-{hash:016x}", self.files(resource))
     }
 
     /// Resource and volume of the file of this node on which a loop device stands, by the path that the kernel tells:
@@ -151,13 +166,14 @@ impl DeviceLinks {
     }
 
     /// Makes all links to the volume's door as it is called by now, then removes this node's that it is called no more.
+    /// `before`: what its resource was called.
     ///
     /// # Errors
     /// As [`DeviceLinks::create`] and [`DeviceLinks::remove`].
-    pub fn rename(&self, names: &Names, taken: bool) -> io::Result<()> {
+    pub fn rename(&self, before: &str, names: &Names, taken: bool) -> io::Result<()> {
         let made = self.create(names, taken);
         let stay = self.links(names)?;
-        made.and(self.remove_but(&names.resource, names.volume, &stay))
+        made.and(self.remove_but(before, names.volume, &stay))
     }
 
     /// Removes this node's links to the volume's door, and directories that are empty then. It is no error if there
@@ -418,11 +434,11 @@ mod tests {
         let links = DeviceLinks::new(at("urbd"), Some(base.path().to_owned()), Path::new("/run/urbd"));
         links.create(&names("r0", 0, 1, Some("/dev/vg/a")), false).unwrap();
         links.create(&names("r1", 0, 2, Some("/dev/vg/c")), false).unwrap();
-        links.rename(&names("r0", 0, 1, Some("/dev/lv/b")), false).unwrap();
+        links.rename("r0", &names("r0", 0, 1, Some("/dev/lv/b")), false).unwrap();
         let there = |name: &str| at(name).is_symlink();
         assert!(["urbd/by-res/r0/0", "drbd1", "drbd/by-res/r0/0", "drbd/by-disk/lv/b"].into_iter().all(there));
         assert!(!there("drbd/by-disk/vg/a") && there("drbd/by-disk/vg/c") && there("drbd2"));
-        links.rename(&names("r0", 0, 1, None), false).unwrap();
+        links.rename("r0", &names("r0", 0, 1, None), false).unwrap();
         assert!(there("drbd1") && !at("drbd/by-disk/lv").exists());
     }
 

@@ -30,6 +30,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Bytes of an order, and of each message of its answer: version, what, kind, a zero, number (little endian).
@@ -83,10 +84,22 @@ enum Word {
     Refused,
     /// From now on the connection is read by who says this, and not by the keeper.
     Take,
+    /// Its socket gets another path, which the descriptor's text says.
+    Move,
 }
 
-const WORDS: [Word; 9] =
-    [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused, Word::Take];
+const WORDS: [Word; 10] = [
+    Word::Put,
+    Word::Release,
+    Word::Fetch,
+    Word::Watch,
+    Word::End,
+    Word::Item,
+    Word::Done,
+    Word::Refused,
+    Word::Take,
+    Word::Move,
+];
 /// In the place of the zero, with which programs speak that do not know that a keeper answers anything: who fetches
 /// says by it that he takes the connection before he reads from it, and the keeper that it has to be taken.
 const KNOWS: u8 = 1;
@@ -102,29 +115,42 @@ pub const TOLD: Place = Place { kind: Kind::Note, number: 19 };
 /// For orders that name no place.
 const NO_PLACE: Place = Place { kind: Kind::Connection, number: 0 };
 
-/// Where a keeper listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a keeper listens. All copies follow it when it is moved.
+#[derive(Clone, Debug)]
 pub struct Keeper {
-    path: PathBuf,
+    path: Arc<RwLock<PathBuf>>,
 }
 
 impl Keeper {
     /// The keeper of a resource: `RUN_DIR/RES.keeper`.
     #[must_use]
     pub fn of(run_dir: &Path, resource: &str) -> Keeper {
-        Keeper { path: run_dir.join(format!("{resource}.keeper")) }
+        Keeper { path: Arc::new(RwLock::new(path_of(run_dir, resource))) }
     }
 
     /// The socket.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        self.path.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its resource has another name: its socket moves, and what stands in the way there goes. It is at one of the two
+    /// places at any time.
+    ///
+    /// # Errors
+    /// As [`Keeper::put`]; one of an older version does not do it.
+    pub fn rename(&self, run_dir: &Path, resource: &str) -> io::Result<()> {
+        let to = path_of(run_dir, resource);
+        let path = to.to_str().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its path is no text"))?;
+        text::with_text(path, |text| self.order(Word::Move, NO_PLACE, Some(text)).map(drop))?;
+        *self.path.write().unwrap_or_else(PoisonError::into_inner) = to;
+        Ok(())
     }
 
     /// Is there one? A hanging one counts.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        UnixStream::connect(&self.path).is_ok()
+        UnixStream::connect(self.path()).is_ok()
     }
 
     /// Makes the socket. What a dead keeper left there is replaced.
@@ -135,12 +161,13 @@ impl Keeper {
         if self.is_there() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "there is a keeper already"));
         }
-        match std::fs::remove_file(&self.path) {
+        let path = self.path();
+        match std::fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => {
-                let listener = UnixListener::bind(&self.path)?;
+                let listener = UnixListener::bind(&path)?;
                 // Who can connect to it gets what it has: the secrets, too.
-                std::fs::set_permissions(&self.path, Permissions::from_mode(0o600))?;
+                std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
                 Ok(listener)
             }
         }
@@ -161,7 +188,7 @@ impl Keeper {
             Ok(status) => Err(io::Error::other(format!("it ended with {status}"))),
             Err(e) => Err(e),
         }
-        .inspect_err(|_| drop(std::fs::remove_file(&self.path)))
+        .inspect_err(|_| drop(std::fs::remove_file(self.path())))
     }
 
     /// Gives it a descriptor. One that it has for the same place is closed.
@@ -224,7 +251,7 @@ impl Keeper {
         place: Place,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> io::Result<(UnixStream, Vec<(Place, OwnedFd)>)> {
-        let socket = UnixStream::connect(&self.path)?;
+        let socket = UnixStream::connect(self.path())?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         sys::send(&socket, &message(word, place), descriptor)?;
@@ -242,6 +269,10 @@ impl Keeper {
             }
         }
     }
+}
+
+fn path_of(run_dir: &Path, resource: &str) -> PathBuf {
+    run_dir.join(format!("{resource}.keeper"))
 }
 
 /// To be asked when the descriptor of [`Keeper::watch`] is readable: false if the keeper has ended. Else it may have
@@ -336,6 +367,34 @@ mod tests {
         drop(UnixListener::bind(keeper.path()).unwrap());
         assert!(keeper.path().exists() && !keeper.is_there());
         keeper.bind().unwrap();
+    }
+
+    #[test]
+    fn it_moves_with_its_resource_and_ends_where_it_is() {
+        let (directory, keeper, thread) = started();
+        let (copy, before) = (keeper.clone(), keeper.path());
+        keeper.put(place(Kind::Note, 3), tempfile::tempfile().unwrap().as_fd()).unwrap();
+        let watch = UnixStream::from(keeper.watch().unwrap());
+        keeper.rename(directory.path(), "r1").unwrap();
+        assert_eq!(copy.path(), directory.path().join("r1.keeper"));
+        assert!(!before.exists() && copy.is_there() && is_open(&watch));
+        assert_eq!(copy.fetch().unwrap().len(), 1);
+        // The name is another one's now.
+        let other = Keeper::of(directory.path(), "r0");
+        let listener = other.bind().unwrap();
+        copy.end().unwrap();
+        thread.join().unwrap().unwrap();
+        assert!(!copy.path().exists() && before.exists());
+        drop(listener);
+    }
+
+    #[test]
+    fn it_stays_where_it_cannot_move() {
+        let (directory, keeper, thread) = started();
+        assert!(keeper.rename(&directory.path().join("nowhere"), "r1").is_err());
+        assert!(keeper.is_there() && keeper.path().exists());
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
     }
 
     #[test]

@@ -485,6 +485,7 @@ impl Cluster {
             | Command::ResumeSync { volume }
             | Command::SuspendIo { volume }
             | Command::ResumeIo { volume }
+            | Command::EndFreeze { volume }
             | Command::Outdate { volume }
             | Command::NewCurrentUuid { volume, .. }
             | Command::Resize { volume, .. }

@@ -559,6 +559,7 @@ fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
         "resume-sync" => Command::ResumeSync { volume },
         "suspend-io" => Command::SuspendIo { volume },
         "resume-io" => Command::ResumeIo { volume },
+        "end-freeze" => Command::EndFreeze { volume },
         "new-current-uuid" => Command::NewCurrentUuid { volume, clear_bitmap: false },
         "skip-initial-sync" => Command::NewCurrentUuid { volume, clear_bitmap: true },
         "resize" => Command::Resize { volume, flags: wire::ResizeFlags::default() },

@@ -149,6 +149,7 @@ fn run_verb(argv: &[OsString], of_running: bool) -> u8 {
             for_each(&call, verb, |target| verbs::dry_run::lines(verb, &call, target).map(say))
         }
         Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
+        Action::SideBySide(_) if verb.name == "down" && verbs::lifecycle::is_not_of_its_unit(&call) => 0,
         Action::SideBySide(act) => side_by_side(&call, verb, |target| act(&call, target)),
     }
 }
@@ -230,6 +231,24 @@ fn side_by_side(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Pr
         }
     });
     worst
+}
+
+/// What `ask` says of each, in their order; several are asked at a time, and each of those may wait.
+pub(crate) fn of_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let mut answers: Vec<(usize, R)> = thread::scope(|scope| {
+        let ask_some = || {
+            std::iter::from_fn(|| {
+                let nr = next.fetch_add(1, Ordering::Relaxed);
+                Some((nr, ask(all.get(nr)?)))
+            })
+            .collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = (0..at_a_time().min(all.len())).map(|_| scope.spawn(ask_some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("who asks does not panic")).collect()
+    });
+    answers.sort_by_key(|(nr, _)| *nr);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// How many objects are worked on at a time: starting a process waits for disks and sockets most of the time.

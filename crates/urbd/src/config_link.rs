@@ -24,6 +24,12 @@ pub(crate) fn note(context: &Context, resource: &str) {
     let _ = std::os::unix::fs::symlink(file, link);
 }
 
+/// The file of one resource is noted for another name, too. `None`: there is none, or one is noted for that.
+pub(crate) fn also(run_dir: &Path, resource: &str, name: &str) -> Option<()> {
+    let file = fs::read_link(link(run_dir, resource)).ok()?;
+    std::os::unix::fs::symlink(file, link(run_dir, name)).ok()
+}
+
 /// The file that the resource was made from, if that was noted.
 pub(crate) fn find(run_dir: &Path, resource: &str) -> Option<PathBuf> {
     let link = link(run_dir, resource);

@@ -117,7 +117,10 @@ const VERBS: &[(&str, &str)] = &[
         "setup",
         "Without words it asks, on a terminal. The addresses, the disk and the name of this host are looked at first. A configuration that is there is never overwritten: the resource is added at its end after a question, and the file as it was stays beside it.",
     ),
-    ("suspend-io", "Requests wait until resume-io. Use it for a moment, as for a snapshot of the backing disk."),
+    (
+        "suspend-io",
+        "Requests wait until resume-io, or for --lease SECONDS. Use it for a moment, as for a snapshot of the backing disk.",
+    ),
     ("completion", "In bash: source <(urbd completion bash)."),
 ];
 

@@ -233,6 +233,7 @@ const EVENTS: &[Opt] = &[
 const TOP: &[Opt] = &[flag("once", "One plain picture of the next second, as without a terminal"), COLOR];
 const WEB: &[Opt] = &[value("listen", "ADDRESS", "Port, or loopback address and port; default 127.0.0.1:7780")];
 const METRICS: &[Opt] = &[flag("fine", "Latencies in twice as many buckets")];
+const SUSPEND: &[Opt] = &[value("lease", "SECONDS", "I/O goes on by itself after so long")];
 const RESIZE: &[Opt] = &[
     value(
         "size",
@@ -318,7 +319,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
             each("attach", Volume, "Attach the backing disk", &[], commands::attach),
             each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
-            each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
+            each("suspend-io", Volume, "Freeze application I/O", SUSPEND, commands::suspend_io),
             each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
         ],
     },

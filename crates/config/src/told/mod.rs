@@ -102,6 +102,7 @@ impl LocalResource {
             "disk-options" | "resize" => self.disk_options(call),
             "net-options" => self.net_options(call),
             "peer-device-options" => self.peer_device_options(call),
+            "rename-resource" => self.rename_resource(call),
             other => Err(Refused::new(137, format!("`{other}` builds nothing"))),
         }
     }

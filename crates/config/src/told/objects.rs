@@ -46,6 +46,32 @@ impl LocalResource {
         if name == self.name { Ok(()) } else { Err(Refused::new(158, format!("this is {}, not {name}", self.name))) }
     }
 
+    pub(super) fn rename_resource(&mut self, call: &Call<'_>) -> Result<(), Refused> {
+        let [resource, new] = call.take("RES NEW-NAME")?;
+        self.own(resource)?;
+        check_name(new)?;
+        if new == resource {
+            return Err(Refused::new(EXISTS, format!("it is called {new} already")));
+        }
+        self.be_called(new)
+    }
+
+    /// Its volumes have that name where they wait for one another, too.
+    ///
+    /// # Errors
+    /// None for a name that can be one.
+    pub(super) fn be_called(&mut self, name: &str) -> Result<(), Refused> {
+        let before = std::mem::replace(&mut self.name, name.to_owned());
+        for volume in &mut self.volumes {
+            let after = volume.disk.resync_after.as_deref().and_then(crate::model::volume_name);
+            if let Some((_, nr)) = after.filter(|(of, _)| *of == before) {
+                let text = nr.map_or_else(|| name.to_owned(), |nr| format!("{name}/{nr}"));
+                volume.settings.put(call::setting(&[Group::Disk], "resync-after", Some(&text))?);
+            }
+        }
+        Ok(())
+    }
+
     /// The volume of a minor.
     pub(super) fn by_minor(&mut self, text: &str) -> Result<&mut LocalVolume, Refused> {
         let minor: u32 = call::number("minor", text)?;

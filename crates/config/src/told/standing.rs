@@ -17,9 +17,12 @@ pub struct Standing {
     /// What the configuration file says goes before all of it, where that has the resource: the process has left in
     /// order, or somebody has started another one by a command.
     pub behind_file: bool,
+    /// The name that it had when its devices were made, and that their files have, if it has another one since.
+    pub files: Option<String>,
 }
 
 const BEHIND_FILE: &str = "_behind-file\n";
+const FILES: &str = "_files ";
 
 /// What [`LocalResource::kept`] says, behind what the file says.
 #[must_use]
@@ -49,7 +52,9 @@ impl LocalResource {
         let peers = self.peers.iter().map(|p| p.peer_node_id).filter(|id| standing.connects.contains(*id));
         let connects: String = peers.map(|id| format!("connect {} {id}\n", self.name)).collect();
         let detached: String = standing.detached.iter().map(|nr| format!("_detached {} {nr}\n", self.name)).collect();
-        let kept = self.told() + &connects + &detached;
+        let files = standing.files.as_ref().filter(|files| **files != self.name);
+        let files = files.map(|files| format!("{FILES}{files}\n")).unwrap_or_default();
+        let kept = self.told() + &connects + &detached + &files;
         if standing.behind_file { behind_file(&kept) } else { kept }
     }
 
@@ -60,11 +65,15 @@ impl LocalResource {
     pub fn from_kept(text: &str) -> Result<(LocalResource, Standing), Refused> {
         let behind_file = text.ends_with(BEHIND_FILE);
         let text = text.strip_suffix(BEHIND_FILE).unwrap_or(text);
-        let stands = |line: &&str| line.starts_with("connect ") || line.starts_with("_detached ");
+        let stands = |line: &&str| ["connect ", "_detached ", FILES].iter().any(|word| line.starts_with(word));
         let (stands, builds): (Vec<&str>, Vec<&str>) = text.lines().partition(stands);
         let local = LocalResource::from_told(&builds.join("\n"))?;
         let mut standing = Standing { behind_file, ..Standing::default() };
         for line in stands {
+            if let Some(files) = line.strip_prefix(FILES) {
+                standing.files = Some(files.to_owned());
+                continue;
+            }
             let number = line.rsplit_once(' ').and_then(|(_, number)| number.parse::<u16>().ok());
             if line.starts_with("connect ") {
                 let id = number.and_then(|n| u8::try_from(n).ok()).and_then(NodeId::new);
@@ -76,6 +85,21 @@ impl LocalResource {
                 let volume = volume.ok_or_else(|| Refused::new(127, format!("`{line}` names no volume")))?;
                 standing.detached.insert(volume);
             }
+        }
+        Ok((local, standing))
+    }
+
+    /// The same of what the keeper of `resource` has. Who has renamed the resource, and was killed before he could tell
+    /// the keeper so, has left the name before.
+    ///
+    /// # Errors
+    /// As [`LocalResource::from_kept`].
+    pub fn from_keeper_of(resource: &str, text: &str) -> Result<(LocalResource, Standing), Refused> {
+        let (mut local, mut standing) = LocalResource::from_kept(text)?;
+        if local.name != resource {
+            standing.files.get_or_insert_with(|| local.name.clone());
+            local.be_called(resource)?;
+            local.derive();
         }
         Ok((local, standing))
     }

@@ -164,6 +164,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
     let no = ResyncSuspended::default();
     vec![
         (with(|r| r.suspended = Suspended { user: true, ..Suspended::default() }), "frozen-user", "frozen, because somebody asked", "urbd resume-io r0"),
+        (with(|r| (r.suspended.user, r.frozen_for) = (true, std::num::NonZeroU32::new(9))), "frozen-user", "somebody asked for it (suspend-io). It goes on by itself in 9 s (--lease).", "when whoever needs it has ended: urbd resume-io r0"),
         (with(|r| (r.suspended.user, r.frozen_by) = (true, frozen_by(150))), "frozen-user", "frozen for 2 minutes, because user root asked for it (suspend-io): process 7 (urbd), started by process 6 (sh).", "when whoever needs it has ended: urbd resume-io r0"),
         (with(|r| r.suspended = Suspended { no_data: true, ..Suspended::default() }), "frozen-no-data", "no UpToDate data is in reach", "on bravo: urbd adjust r0; or, if this node's disk was lost last: urbd attach r0"),
         (with(|r| {

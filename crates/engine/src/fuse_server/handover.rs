@@ -27,7 +27,6 @@ use frontends::loopdev::{self, LoopDevice};
 use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::rc::Rc;
 use urbd_core::{BufRef, Segments};
 
@@ -99,13 +98,12 @@ impl FuseServer {
         ring: &mut Ring<Token>,
         pool: &'static Pool,
         local: &LocalResource,
-        run_dir: &Path,
+        links: DeviceLinks,
         inherited: Inherited,
         keeper: &Keeper,
     ) -> io::Result<FuseServer> {
         let Inherited { connection, root, devices, left, tags, read_only, primary } = inherited;
         let fd: Fd = Rc::new(connection);
-        let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
         let mounted = Mounted(links.doors(&local.name)?);
         let mut server = FuseServer::on(pool, local, links, fd, root);
         server.mounted = Some(mounted);

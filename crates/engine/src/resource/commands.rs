@@ -16,7 +16,7 @@ use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, Liste
 use control::{MemoryStatus, Opening, ResourceStatus};
 use frontends::users::User;
 use std::collections::{BTreeMap, BTreeSet};
-use units::{ByteLen, Instant, NodeId, Sector, VolumeNr, same_host};
+use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr, same_host};
 use urbd_core::{Command, CommandError, ConnectionState, ResourceConfig, SuspendReason};
 
 /// Commands that the core works on.
@@ -306,8 +306,16 @@ impl Runner {
         let promotion = self.promotion(&asked);
         let kind = Changes::of(&asked);
         self.gate.on_command(&asked);
-        if matches!(asked, Asked::SuspendIo { .. }) && !self.core.snapshot().suspended.because_of(SuspendReason::User) {
+        let freezes = matches!(asked, Asked::SuspendIo { .. } | Asked::SuspendIoFor { .. });
+        if freezes && !self.core.snapshot().suspended.because_of(SuspendReason::User) {
             self.causes.freezes(client.and_then(|client| self.control.who(client)), self.now);
+        }
+        match asked {
+            Asked::SuspendIo { .. } | Asked::ResumeIo { .. } => self.causes.freezes_until(None),
+            Asked::SuspendIoFor { seconds, .. } => {
+                self.causes.freezes_until(Some(self.now + Duration::from_secs(seconds.into())));
+            }
+            _ => {}
         }
         let tells = matches!(asked, Asked::ChangeOptions { .. } | Asked::Tell { .. });
         let before = tells.then(|| Box::new(self.local.clone()));
@@ -608,7 +616,9 @@ impl Runner {
                 }
                 all
             }
-            Asked::SuspendIo { volume } => self.each_volume(volume, |volume| Command::SuspendIo { volume })?,
+            Asked::SuspendIo { volume } | Asked::SuspendIoFor { volume, .. } => {
+                self.each_volume(volume, |volume| Command::SuspendIo { volume })?
+            }
             Asked::ResumeIo { volume } => self.each_volume(volume, |volume| Command::ResumeIo { volume })?,
             Asked::Outdate { volume } => self.each_volume(volume, |volume| Command::Outdate { volume })?,
             Asked::NewCurrentUuid { volume, clear_bitmap } => {
@@ -670,6 +680,8 @@ impl Runner {
     fn take_over(&mut self, local: LocalResource) -> Result<ResourceConfig, Failure> {
         let invalid = |what| Failure::new(ErrorCode::INVALID_REQUEST, what);
         let Setup { core: core_config, links, unusable } = Setup::of(&local).map_err(invalid)?;
+        let parts = (&mut self.control, &mut self.nbd);
+        self.handover.rename(&self.run_dir, (&self.local.name, &local.name), parts)?;
         let came = |nr: &VolumeNr| self.nbd.path(*nr).is_none();
         for nr in local.volumes.iter().map(|v| v.nr).filter(came).collect::<Vec<_>>() {
             let path = nbd_path(&self.run_dir, &local.name, nr);

@@ -5,6 +5,8 @@
 //! what it leaves then is what a killed process leaves. The next one attaches, connects, and wishes to be Primary again
 //! (`Command::PrimaryAgain`); as soon as it is, requests go on.
 
+mod renaming;
+
 use super::{Error, LocalResource, NbdServer, Runner, log};
 use crate::claim::{self, Claim, KeeperCommand};
 use crate::fuse_server::{FuseServer, PRIMARY, PROMOTED};
@@ -12,6 +14,7 @@ use crate::ring::{Fd, Op};
 use crate::token::Token;
 use config::{FrontEnd, Standing};
 use control::{Command as Asked, ErrorCode, Failure};
+use frontends::device_link::DeviceLinks;
 use frontends::keeper::{self, Keeper, Kind, Place, TOLD};
 use std::collections::BTreeSet;
 use std::io;
@@ -87,8 +90,12 @@ enum Stage {
 
 /// Is it what the last process was told? That may be half made.
 pub(super) fn is_kept(claim: &Claim, local: &LocalResource) -> bool {
-    let kept = claim.told().and_then(|told| LocalResource::from_kept(&told).ok());
-    kept.is_some_and(|(kept, _)| kept.is_same(local))
+    kept(claim, local).is_some_and(|(kept, _)| kept.is_same(local))
+}
+
+/// What the last process was told, and how it stood.
+pub(super) fn kept(claim: &Claim, local: &LocalResource) -> Option<(LocalResource, Standing)> {
+    claim.told().and_then(|told| LocalResource::from_keeper_of(&local.name, &told).ok())
 }
 
 /// What was left must have a place in this configuration. If that is what the last process was told, a device without
@@ -234,7 +241,8 @@ pub(super) fn standing(runner: &Runner, snapshot: &Snapshot) -> Standing {
     let is_off = |volume| snapshot.devices.iter().any(|d| d.volume == volume && d.disk == DiskState::Diskless);
     let given_up = |nr: &VolumeNr| runner.commands.gives_up(*nr) || before.detached.contains(nr) && is_off(*nr);
     let connects = sought.chain(unusable).collect();
-    Standing { connects, detached: runner.volumes_with_disk().filter(given_up).collect(), behind_file: false }
+    let detached = runner.volumes_with_disk().filter(given_up).collect();
+    Standing { connects, detached, behind_file: false, files: before.files.clone() }
 }
 
 impl Runner {
@@ -412,7 +420,9 @@ impl Runner {
         self.end_keeper();
         drop(self.fuse.take());
         self.handover.noted = None;
-        match super::start_fuse(&mut self.ring, &mut self.done, self.pool, &self.local, &self.run_dir) {
+        let links = DeviceLinks::from_env(&self.run_dir, self.local.urbd.drbd_names);
+        let links = links.with_files(self.handover.files(&self.local.name));
+        match super::start_fuse(&mut self.ring, &mut self.done, self.pool, &self.local, links) {
             Ok(fuse) => {
                 self.fuse = fuse;
                 self.tell_devices();
@@ -463,7 +473,8 @@ impl Runner {
             return;
         }
         let name = &self.local.name;
-        let path = self.handover.keeper.path().display();
+        let path = self.handover.keeper.path();
+        let path = path.display();
         let text = format!(
             "the block devices stay with the keeper ({path}); what applications ask of them waits for the next process: \
              urbd up {name}; or let their I/O fail: urbd down --force {name}"

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often a keeper that nobody speaks to looks whether anybody still could.
@@ -22,8 +22,10 @@ const WATCHERS: usize = 8;
 /// # Errors
 /// If nothing can be accepted any more.
 pub fn serve(listener: &UnixListener) -> io::Result<()> {
-    let own = identity(listener);
+    let path = path_of(listener);
+    let own = path.as_deref().and_then(identity);
     let mut serving = Serving {
+        path,
         // Whoever is killed closes in the order of the numbers: the connection has to go before the devices, whose
         // last close waits for it.
         first: Some(std::fs::File::open("/dev/null")?.into()),
@@ -40,7 +42,7 @@ pub fn serve(listener: &UnixListener) -> io::Result<()> {
         if !ready {
             if serving.watchers.is_empty() && looked.elapsed() >= IDLE {
                 looked = Instant::now();
-                if identity(listener) != own {
+                if serving.path.as_deref().and_then(identity) != own {
                     return Ok(());
                 }
             }
@@ -60,7 +62,7 @@ pub fn serve(listener: &UnixListener) -> io::Result<()> {
         match serving.obey(&socket) {
             Ok(Next::End) => {
                 // A later keeper's socket stays.
-                if let (Some(path), true) = (path_of(listener), identity(listener) == own) {
+                if let Some(path) = serving.path.filter(|path| identity(path) == own) {
                     let _ = std::fs::remove_file(path);
                 }
                 // In the order of their places.
@@ -74,6 +76,8 @@ pub fn serve(listener: &UnixListener) -> io::Result<()> {
 }
 
 struct Serving {
+    /// Of its socket.
+    path: Option<PathBuf>,
     /// Has a lower number than all that comes later.
     first: Option<OwnedFd>,
     held: Vec<(Place, OwnedFd)>,
@@ -138,6 +142,7 @@ impl Serving {
                 next = Next::Watch;
             }
             (Word::End, None) => next = Next::End,
+            (Word::Move, Some(to)) if self.move_to(to.as_fd()).is_ok() => {}
             _ => return sys::send(socket, &message(Word::Refused, place), None).map(|()| next),
         }
         sys::send(socket, &message(Word::Done, place), None).map(|()| next)
@@ -157,6 +162,14 @@ impl Serving {
             Ok(at) => self.held[at].1 = descriptor,
             Err(at) => self.held.insert(at, (place, descriptor)),
         }
+        Ok(())
+    }
+
+    fn move_to(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
+        let to = PathBuf::from(text::read_text(to)?);
+        let from = self.path.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        std::fs::rename(from, &to)?;
+        self.path = Some(to);
         Ok(())
     }
 
@@ -182,8 +195,8 @@ fn path_of(listener: &UnixListener) -> Option<PathBuf> {
     Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
-/// What the socket's path leads to.
-fn identity(listener: &UnixListener) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path_of(listener)?).ok()?;
+/// What a path leads to.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }

@@ -17,12 +17,17 @@ impl Keeper {
     /// # Errors
     /// As [`Keeper::put`]; there is no memory.
     pub fn put_text(&self, place: Place, text: &str) -> io::Result<()> {
-        let mut memory = Shared::create(text.len())?;
-        memory.bytes_mut(0..text.len()).copy_from_slice(text.as_bytes());
-        let put = self.put(place, memory.descriptor());
-        memory.unmap();
-        put
+        with_text(text, |memory| self.put(place, memory))
     }
+}
+
+/// A descriptor that stands for this text.
+pub(super) fn with_text<T>(text: &str, f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+    let mut memory = Shared::create(text.len())?;
+    memory.bytes_mut(0..text.len()).copy_from_slice(text.as_bytes());
+    let done = f(memory.descriptor());
+    memory.unmap();
+    done
 }
 
 /// The text that this descriptor of the keeper's stands for.

@@ -67,6 +67,17 @@ pub(super) fn start(context: &Context, local: &LocalResource, how: How) -> Resul
     }
 }
 
+/// Starts the next process of a resource, in its own unit if that can be.
+///
+/// # Errors
+/// As [`start`].
+pub(super) fn go_on(context: &Context, local: &LocalResource) -> Result<u8, Problem> {
+    match Systemd::find().and_then(|systemd| systemd.unit_for(context, &local.name)) {
+        Some(unit) => start_unit(&local.name, &unit).map(|()| 0),
+        None => start(context, local, How::TakeOver),
+    }
+}
+
 /// Starts the process of a resource that is in no file, and waits until it is there.
 ///
 /// # Errors

@@ -186,8 +186,18 @@ fn not_these_two(call: &Call, target: &Target, error: &ClientError) -> Problem {
     }
 }
 
+/// For so many seconds I/O can be frozen: up to a day.
+const LEASES: std::ops::RangeInclusive<u32> = 1..=86_400;
+
 pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {
-    send(call, target, Command::SuspendIo { volume: target.name.volume })
+    let volume = target.name.volume;
+    let Some(lease) = call.number("lease")? else { return send(call, target, Command::SuspendIo { volume }) };
+    let seconds = u32::try_from(lease).ok().filter(|seconds| LEASES.contains(seconds)).ok_or_else(|| {
+        let (least, most) = (LEASES.start(), LEASES.end());
+        Problem::usage(format!("--lease={lease}: must be {least} to {most} seconds"))
+            .hint("without it I/O waits for resume-io")
+    })?;
+    send(call, target, Command::SuspendIoFor { volume, seconds })
 }
 
 pub(crate) fn resume_io(call: &Call, target: &Target) -> Result<u8, Problem> {

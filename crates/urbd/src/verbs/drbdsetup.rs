@@ -118,7 +118,7 @@ fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
     let called = format!("drbdsetup {}", words.join(" "));
     let bad = |why: &str| Problem::new(exit::BROKEN, format!("{called}: {why}"));
     let [command, arguments @ ..] = positional.as_slice() else { return Err(bad("no command")) };
-    let Some(usage) = help::usage(command).filter(|_| !help::is_refused(command)) else {
+    let Some(usage) = help::usage(command) else {
         return Err(bad("this command is not known or not needed by urbd"));
     };
     let bad = |why: &str| bad(why).hint(format!("usage: drbdsetup {command} {usage}"));

@@ -162,7 +162,11 @@ fn start(context: &Context, begin: Begin) -> Result<u8, Problem> {
     let name = local.name.clone();
     let failed = |e: engine::Error| Problem::usage(format!("{name}: {e}"));
     let runs = context.is_running(&local.name);
-    let leaving = match (runs, take_over || runs && stand_in::serves(context, &local.name)) {
+    let takes_over = || {
+        stand_in::serves(context, &name)
+            || is_of_service_manager(std::process::id(), &name) && is_of_another(context, &name)
+    };
+    let leaving = match (runs, take_over || runs && takes_over()) {
         (true, false) => return Err(runs_already(&local.name)),
         (true, true) => {
             check_servable(context, local)?;
@@ -363,6 +367,44 @@ fn check_not_needed(status: &ResourceStatus) -> Result<(), Problem> {
     )))
 }
 
+/// Is the process that serves it one of another's service unit, as the resource was called when it began?
+fn is_of_another(context: &Context, resource: &str) -> bool {
+    let of = context.client(resource).ok().and_then(|client| unit_of(client.pid));
+    of.is_some_and(|of| background::unit(resource) != Some(of))
+}
+
+/// Does a unit end whose resource is called otherwise by now, and was in no file? There is nothing to stop.
+pub(crate) fn is_not_of_its_unit(call: &Call) -> bool {
+    let is_gone = |name: &String| {
+        !call.context.is_running(name) && call.context.is_in_no_file(name) && !told::is_left(call.context, name)
+    };
+    call.flag("at-shutdown") && call.objects().iter().all(is_gone)
+}
+
+/// The resource's service unit of which the process is.
+fn unit_of(pid: u32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let unit = |part: &str| part.starts_with("urbd@") && part.ends_with(".service");
+    groups.lines().flat_map(|line| line.split('/')).find(|part| unit(part)).map(str::to_owned)
+}
+
+/// A resource that has another name since its service unit has started it goes on in the unit of its name, or outside
+/// of any: the manager would begin it anew with the old one.
+///
+/// # Errors
+/// What keeps the next process from going on. The one that runs does then.
+pub(crate) fn leave_other_unit(context: &Context, resource: &str) -> Result<(), Problem> {
+    let Some(of) = context.client(resource).ok().and_then(|client| unit_of(client.pid)) else { return Ok(()) };
+    if background::unit(resource).as_ref() == Some(&of) {
+        return Ok(());
+    }
+    let local = told::in_force(context, resource)?;
+    background::go_on(context, &local)?;
+    let to = background::unit(resource).unwrap_or_default();
+    eprintln!("urbd: {resource}: it is not of {of} any more: systemctl disable {of}; systemctl enable {to}");
+    Ok(())
+}
+
 /// Is the process one of the resource's service unit?
 fn is_of_service_manager(pid: u32, resource: &str) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -463,11 +505,7 @@ pub(crate) fn stop(context: &Context, resource: &str, force: bool) -> Result<u8,
 /// The last resort for a process that does not answer. Its data is safe: what was not acknowledged may be lost, and the
 /// activity log tells the next start what to resynchronise.
 fn kill(context: &Context, resource: &str, problem: Problem) -> Result<u8, Problem> {
-    let text = fs::read_to_string(context.run_dir.join(format!("{resource}.pid"))).unwrap_or_default();
-    let Ok(pid) = text.trim().parse::<u32>() else { return Err(problem) };
-    if !control::runs(pid, resource) {
-        return Err(problem);
-    }
+    let Some(pid) = engine::holder(&context.run_dir, resource) else { return Err(problem) };
     eprintln!("urbd: {resource}: process {pid} does not answer: killing it");
     let _ = Pid::from_raw(pid.cast_signed()).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
     wait_for_end(context, resource, pid)

@@ -1,14 +1,16 @@
 //! Verbs that only look: status, events, one-word queries.
 
 use inotify::{Inotify, WatchMask};
+use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use control::client::{Client, ClientError};
+use control::client::{Client, ClientError, socket_path};
 use control::what_if::WhatIf;
 use control::{Command, ConnectionStatus, Event, Reply, Request, ResourceStatus};
 use control::{events, human, json, matter, query, what_if};
@@ -103,15 +105,15 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
     let names = if all { context.running_resources() } else { names.to_vec() };
     let mut found = Vec::new();
     let mut worst = 0;
-    for name in &names {
-        match one(context, name) {
+    for (name, answer) in names.iter().zip(cli::of_each(&names, |name| one(context, name))) {
+        match answer {
             Ok(status) => found.push(status),
             // A socket that nobody listens on was left behind by a process that was killed.
             Err(problem) if all && problem.exit == exit::FAILURE => {}
             Err(problem) => {
                 // One that is not configured either is a wrong name.
-                let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
-                let unknown = unknown.filter(|_| problem.exit == exit::FAILURE).map(|e| objects::unknown(name, e));
+                let unknown = (problem.exit == exit::FAILURE).then(|| context.resource(name).err()).flatten();
+                let unknown = unknown.filter(|e| e.exit == exit::USAGE).map(|e| objects::unknown(name, e));
                 let gone = (problem.exit == exit::FAILURE && unknown.is_none() && !is_drbds_name())
                     .then(|| explained(context, name.clone()).refusal());
                 unknown.as_ref().or(gone.as_ref()).unwrap_or(&problem).report();
@@ -385,11 +387,12 @@ pub(crate) fn events(call: &Call) -> Result<u8, Problem> {
     if call.flag("now") {
         return answer_polls(call, &receiver, &followed, options);
     }
+    let processes = Processes::default();
     for name in &followed {
-        follow(call.context, name, (statistics, false), &sender);
+        follow(call.context, name, (statistics, false), (&sender, &processes));
     }
     watch_for_new(call.context, &sender);
-    Follower { call, only, statistics, sender, followed }.run(&receiver, &mut printer)
+    Follower { call, only, statistics, sender, followed, processes }.run(&receiver, &mut printer)
 }
 
 /// `--now --poll`: each `n` prints everything again.
@@ -415,13 +418,22 @@ struct Follower<'a> {
     statistics: bool,
     sender: Sender<Wake>,
     followed: Vec<String>,
+    processes: Processes,
 }
+
+/// Those whose events are being read, by their numbers.
+type Processes = Arc<Mutex<BTreeSet<u32>>>;
 
 impl Follower<'_> {
     fn run(mut self, receiver: &Receiver<Wake>, printer: &mut Printer) -> Result<u8, Problem> {
         loop {
             match receiver.recv_timeout(LOOK_FOR_NEW) {
-                Ok(Wake::From(name, Ok(event))) => printer.event(&name, *event)?,
+                Ok(Wake::From(name, Ok(event))) => {
+                    if let Event::Renamed { from, to } = &*event {
+                        self.renamed(from, to);
+                    }
+                    printer.event(&name, *event)?;
+                }
                 Ok(Wake::Printed(_)) => {}
                 // To ask again and again would keep others out.
                 Ok(Wake::From(name, Err(refused @ ClientError::Refused(_)))) => {
@@ -444,12 +456,20 @@ impl Follower<'_> {
         }
     }
 
+    /// It is followed on, also by who follows it alone.
+    fn renamed(&mut self, from: &str, to: &str) {
+        let names = self.followed.iter_mut().chain(&mut self.only);
+        names.filter(|name| *name == from).for_each(|name| *name = to.to_owned());
+    }
+
     fn look_for_new(&mut self) {
         let running = self.call.context.running_resources();
         let wanted = running.into_iter().filter(|name| self.only.as_ref().is_none_or(|only| only == name));
         for name in wanted.filter(|name| !self.followed.contains(name)).collect::<Vec<_>>() {
-            if self.call.context.is_running(&name) {
-                follow(self.call.context, &name, (self.statistics, true), &self.sender);
+            let Ok(client) = self.call.context.client(&name) else { continue };
+            // One that has got this name just now says so itself.
+            if !with(&self.processes, |processes| processes.contains(&client.pid)) {
+                follow(self.call.context, &name, (self.statistics, true), (&self.sender, &self.processes));
                 self.followed.push(name);
             }
         }
@@ -484,6 +504,7 @@ impl Printer {
             Event::Ready | Event::Confirm { .. } => Ok(()),
             Event::HelperCalled(call) => self.lines(|r| vec![r.helper(resource, &call, None)]),
             Event::HelperReturned { call, status } => self.lines(|r| vec![r.helper(resource, &call, Some(status))]),
+            Event::Renamed { from, to } => self.lines(|r| r.renamed(&from, &to)),
             Event::Gone => self.lines(|r| r.gone(resource)),
         }
     }
@@ -491,8 +512,14 @@ impl Printer {
 
 /// Follows one resource from a thread of its own, also when another process goes on with it, until nobody runs it.
 /// `since_start`: from its first state on, as this program was there before it.
-fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, bool), sender: &Sender<Wake>) {
-    let (name, sender, socket) = (name.to_owned(), sender.clone(), context.socket(name));
+fn follow(
+    context: &Context,
+    name: &str,
+    (statistics, mut since_start): (bool, bool),
+    (sender, processes): (&Sender<Wake>, &Processes),
+) {
+    let (mut name, mut socket) = (name.to_owned(), context.socket(name));
+    let (sender, processes, run_dir) = (sender.clone(), processes.clone(), context.run_dir().to_owned());
     thread::spawn(move || {
         let mut process = None;
         let why = loop {
@@ -505,6 +532,10 @@ fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, b
             if process.is_some() && pid != process && sender.send(Wake::TakenOver(name.clone())).is_err() {
                 return;
             }
+            with(&processes, |processes| {
+                process.iter().for_each(|pid| _ = processes.remove(pid));
+                processes.extend(pid);
+            });
             process = pid;
             let mut heard = false;
             let ended = loop {
@@ -524,16 +555,28 @@ fn follow(context: &Context, name: &str, (statistics, mut since_start): (bool, b
                         Err(e) => break e,
                     }
                 }
+                let renamed = match &event {
+                    Event::Renamed { to, .. } => Some(to.clone()),
+                    _ => None,
+                };
                 if sender.send(Wake::From(name.clone(), Ok(Box::new(event)))).is_err() {
                     return;
+                }
+                if let Some(to) = renamed {
+                    (name, socket) = (to.clone(), socket_path(&run_dir, &to));
                 }
             };
             if !heard || matches!(ended, ClientError::Refused(_)) {
                 break ended;
             }
         };
+        with(&processes, |processes| process.iter().for_each(|pid| _ = processes.remove(pid)));
         let _ = sender.send(Wake::From(name, Err(why)));
     });
+}
+
+fn with<T>(processes: &Processes, f: impl FnOnce(&mut BTreeSet<u32>) -> T) -> T {
+    f(&mut processes.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Wakes the loop as soon as a resource is started: it may live shorter than the time between two looks.

@@ -6,6 +6,7 @@ use control::client::ClientError;
 use control::{Command, ConnectionState, Request};
 use units::VolumeNr;
 
+use crate::cli;
 use crate::context::{Context, LONG_TIMEOUT};
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
@@ -67,7 +68,7 @@ impl Wanted {
 /// # Errors
 /// Exit 20: a process of another release was told it.
 pub(crate) fn kept(resource: &str, text: &str) -> Result<Wanted, Problem> {
-    let (local, standing) = LocalResource::from_kept(text).map_err(|refused| {
+    let (local, standing) = LocalResource::from_keeper_of(resource, text).map_err(|refused| {
         Problem::new(exit::BROKEN, format!("{resource}: {}", refused.text)).hint(format!(
             "nothing was changed; go on with that release; or end it, with its devices: urbd down --force {resource}"
         ))
@@ -185,7 +186,7 @@ pub(crate) fn disconnect(
 
 /// All resources that run, as far as their processes answer.
 pub(crate) fn all(context: &Context) -> Vec<LocalResource> {
-    context.running_resources().iter().filter_map(|name| in_force(context, name).ok()).collect()
+    cli::of_each(&context.running_resources(), |name| in_force(context, name).ok()).into_iter().flatten().collect()
 }
 
 /// The way by which a volume of `changed` waits for itself, as its resyncs come after others' (`resync-after`);

@@ -1,10 +1,11 @@
 //! The commands of drbdsetup that build a resource and take it apart (`docs/spec/connection-and-state.md` 12.12). What
 //! runs is told them; the first one, `new-resource`, starts the process.
 
-use config::{Group, Kind, LocalResource, Setting};
+use config::{Group, Kind, LocalResource, LocalVolume, Setting, volume_name};
 use control::{Command, ErrorCode, Failure};
 
 use super::help;
+use crate::config_link;
 use crate::context::Context;
 use crate::problem::{Problem, exit};
 use crate::verbs::told::{self, Words};
@@ -15,7 +16,7 @@ use crate::words::{self, Given, Known, Name, Value};
 const NEWEST: &str = "--_urbd-protocol-version-max=124";
 
 /// The commands, and which options of the configuration they take.
-const COMMANDS: [(&str, &[Group]); 11] = [
+const COMMANDS: [(&str, &[Group]); 12] = [
     ("new-resource", &[Group::Resource]),
     ("new-minor", &[Group::Device]),
     ("new-peer", &[Group::Net]),
@@ -25,9 +26,13 @@ const COMMANDS: [(&str, &[Group]); 11] = [
     ("forget-peer", &[]),
     ("del-minor", &[]),
     ("del-resource", &[]),
+    ("rename-resource", &[]),
     ("attach", &[Group::Disk]),
     ("detach", &[]),
 ];
+
+/// Their flags, and the commands that take them.
+const FLAGS: [(&str, &[&str]); 2] = [("force", &["detach", "del-peer"]), ("diskless", &["new-minor", "detach"])];
 
 /// Is it one that is handled here? An `attach` that names no disk, and a `detach` that keeps it, are verbs as others.
 pub(super) fn is_one(line: &[String]) -> bool {
@@ -82,6 +87,7 @@ pub(super) fn run(context: &Context, line: &[String]) -> Result<u8, Problem> {
         "new-minor" => call.new_minor(),
         "del-resource" => call.del_resource(),
         "del-peer" => call.del_peer(),
+        "rename-resource" => call.rename_resource(),
         "forget-peer" => call.forget_peer(),
         "attach" => call.attach(),
         "detach" => call.detach(),
@@ -129,7 +135,8 @@ impl Building<'_> {
         let bad = |text: String| Problem::new(exit::BROKEN, format!("drbdsetup {}: {text}", self.command));
         for given in &self.options {
             let Name::Long(name) = &given.name else { return Err(bad(format!("unknown option {}", given.spelled()))) };
-            if matches!(name.as_str(), "force" | "diskless") {
+            let flag = FLAGS.iter().find(|(flag, of)| flag == name && of.contains(&self.command.as_str()));
+            if flag.is_some() {
                 continue;
             }
             let turned_off = name.strip_prefix("no-").and_then(|name| config::option(groups, name));
@@ -232,6 +239,26 @@ impl Building<'_> {
         lifecycle::stop(self.context, name, false)
     }
 
+    /// Volumes of others whose resyncs come after its volumes' are told the new name.
+    fn rename_resource(&self) -> Result<u8, Problem> {
+        let (from, to) = (&self.arguments[0], &self.arguments[1]);
+        self.check_runs(from)?;
+        let run_dir = &self.context.run_dir;
+        let noted = config_link::also(run_dir, from, to);
+        if let Err(problem) = self.tell(from) {
+            noted.into_iter().for_each(|()| config_link::forget(run_dir, to));
+            return Err(problem);
+        }
+        config_link::forget(run_dir, from);
+        for other in told::all(self.context) {
+            let calls: Vec<Words> = other.volumes.iter().filter_map(|volume| after_renamed(volume, from, to)).collect();
+            if !calls.is_empty() {
+                told::tell(self.context, &other.name, &other.name, calls)?;
+            }
+        }
+        lifecycle::leave_other_unit(self.context, to).map(|()| 0)
+    }
+
     /// Disconnects first.
     fn del_peer(&self) -> Result<u8, Problem> {
         let (name, id) = (&self.arguments[0], &self.arguments[1]);
@@ -296,6 +323,13 @@ impl Building<'_> {
         told::send(self.context, name, &object, Command::Detach { volume: nr, force: self.flag("force") })?;
         told::tell(self.context, name, &object, vec![told::words(["detach", minor])]).map(|()| 0)
     }
+}
+
+/// What a volume is told whose resyncs come after those of a volume of `from`.
+fn after_renamed(volume: &LocalVolume, from: &str, to: &str) -> Option<Words> {
+    let (_, nr) = volume_name(volume.disk.resync_after.as_deref()?).filter(|(name, _)| *name == from)?;
+    let named = nr.map_or_else(|| to.to_owned(), |nr| format!("{to}/{nr}"));
+    Some(told::words(["disk-options", &volume.minor.to_string(), &format!("--resync-after={named}")]))
 }
 
 /// A minor is a number, `/dev/drbdN` or `/dev/drbd/N`.

@@ -10,7 +10,7 @@ use crate::problem::exit;
 use crate::verbs::{self, Action, Opt, options, status};
 
 /// Commands that build a resource and take it apart: summary and arguments.
-const BUILDING: [(&str, &str, &[&str]); 9] = [
+const BUILDING: [(&str, &str, &[&str]); 10] = [
     ("new-resource", "Create a resource", &["resource", "node_id"]),
     ("new-minor", "Create a device of a resource", &["resource", "minor", "volume"]),
     ("new-peer", "Make a peer known to a resource", &["resource", "peer_node_id"]),
@@ -20,18 +20,11 @@ const BUILDING: [(&str, &str, &[&str]); 9] = [
     ("forget-peer", "Remove a peer from the metadata", &["resource", "peer_node_id"]),
     ("del-minor", "Remove a device", &["minor"]),
     ("del-resource", "Remove a resource", &["resource"]),
+    ("rename-resource", "Give a resource another name", &["resource", "new_name"]),
 ];
-/// Commands that urbd refuses. Whoever asks what they take is told all the same.
-const REFUSED: [(&str, &str, &[&str]); 1] =
-    [("rename-resource", "Give a resource another name", &["resource", "new_name"])];
-
 /// The names of those that build.
 pub(super) fn building() -> impl Iterator<Item = &'static str> {
     BUILDING.iter().map(|(name, ..)| *name)
-}
-
-fn without_verb() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static [&'static str])> {
-    BUILDING.iter().chain(&REFUSED)
 }
 
 /// How the values of an option are written.
@@ -77,14 +70,9 @@ pub(super) fn usage(command: &str) -> Option<String> {
     Some(arguments.iter().map(|name| format!("{{{name}}}")).collect::<Vec<_>>().join(" "))
 }
 
-/// Is this a command of the real tool that urbd does not have?
-pub(super) fn is_refused(command: &str) -> bool {
-    REFUSED.iter().any(|(name, ..)| *name == command)
-}
-
 /// The names of its arguments; none of those that take a resource or `all`. `None`: there is no such command.
 fn arguments(command: &str) -> Option<Vec<&'static str>> {
-    if let Some((.., arguments)) = without_verb().find(|(name, ..)| *name == command) {
+    if let Some((.., arguments)) = BUILDING.iter().find(|(name, ..)| *name == command) {
         return Some(arguments.to_vec());
     }
     if command == "attach" {
@@ -102,7 +90,7 @@ fn arguments(command: &str) -> Option<Vec<&'static str>> {
 
 /// One sentence.
 fn summary(command: &str) -> String {
-    let own = without_verb().find(|(name, ..)| *name == command).map(|(_, summary, _)| *summary);
+    let own = BUILDING.iter().find(|(name, ..)| *name == command).map(|(_, summary, _)| *summary);
     let text = own.or_else(|| verbs::find(verb_of(command)).map(|verb| verb.help));
     format!("{}.", text.unwrap_or("Remember the size of the backing disk"))
 }
@@ -259,9 +247,6 @@ fn plain(command: &str, _: &[&str]) -> String {
     if !line.is_empty() {
         text += &format!("   {line}\n");
     }
-    if is_refused(command) {
-        text += "\nurbd refuses this command: the configuration and its verbs up, down and adjust do that.\n";
-    }
     text
 }
 
@@ -269,11 +254,9 @@ fn plain(command: &str, _: &[&str]) -> String {
 fn overview() -> String {
     let lines =
         |names: &[String]| names.iter().map(|name| format!("    {name} - {}\n", summary(name))).collect::<String>();
-    let refused: Vec<String> = REFUSED.iter().map(|(name, ..)| (*name).to_owned()).collect();
     format!(
-        "USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n{}\nCommands of DRBD that urbd refuses:\n{}\n\
+        "USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n{}\n\
          Use 'drbdsetup help COMMAND' for one of them; 'drbdsetup xml-help COMMAND' says the same to programs.\n",
-        lines(&super::commands()),
-        lines(&refused)
+        lines(&super::commands())
     )
 }
