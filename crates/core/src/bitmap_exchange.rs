@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::node::Node;
 use crate::peer_device::exchange::PeersBitmap;
 use crate::peer_device::{Keeps, PeerDevice};
-use units::{Generation, NodeId, Sector, SectorRange, VolumeNr};
+use units::{Generation, NodeId, SectorRange, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
 impl Resource {
@@ -21,8 +21,6 @@ impl Resource {
     /// it (`docs/spec/connection-and-state.md` 2.6, row 28); also a node that has just ceased to be Primary.
     pub(crate) fn bitmap_exchange_as_source(&mut self, peer: NodeId, volume: VolumeNr) {
         self.mark_unsettled_for(peer, volume);
-        let all = SectorRange { start: Sector(0), end: self.node.devices[volume].size };
-        self.copies_unsettled(peer, volume, all);
         self.send_bitmap(peer, volume);
     }
 

@@ -75,16 +75,13 @@ impl Resource {
         }
     }
 
-    /// A resync towards this peer begins, or blocks are about to be read for it: what is on the disk by now it gets, or
-    /// it stays marked. It is not marked once more when a Primary says later that the peer lacks it.
+    /// Blocks are about to be read for a resync towards this peer: what is on the disk by now it gets, or it stays
+    /// marked. It is not marked once more when a Primary says later that the peer lacks it.
     pub(crate) fn copies_unsettled(&mut self, peer: NodeId, volume: VolumeNr, range: SectorRange) {
         let mut copied = Vec::new();
         for c in self.node.connections.values_mut().filter(|c| c.unsettled.len() <= MOST_LOOKED_AT) {
             let on_disk = c.unsettled.iter_mut().filter(|write| write.volume == volume && write.log == InLog::Held);
-            for write in on_disk.filter(|write| range.contains(write.range) && !write.copied_to.contains(peer)) {
-                write.copied_to.insert(peer);
-                copied.push(write.range);
-            }
+            copied.extend(on_disk.filter_map(|write| write.is_read_for(peer, range)));
         }
         for range in copied {
             self.mark_out_of_sync(peer, volume, range);
@@ -100,7 +97,7 @@ impl Resource {
             for other in self.node.connections.ids().filter(|other| *other != peer) {
                 if has.contains(other) && has.contains(self.node.cfg.node) {
                     self.node.devices[write.volume].clear_out_of_sync(other, write.range);
-                } else if !has.contains(other) && !self.node.has_got_by_copying(other, write) {
+                } else if !has.contains(other) && !write.copied_to.contains(other) {
                     self.mark_out_of_sync(other, write.volume, write.range);
                     self.tell_target(other, write);
                 }
@@ -295,12 +292,6 @@ impl Node {
         if self.in_mesh9() {
             self.devices[volume].disk.crashed_primary = false;
         }
-    }
-
-    /// Has the peer got the write by a resync that has read it here, all of it?
-    fn has_got_by_copying(&self, peer: NodeId, write: &Unsettled) -> bool {
-        let all = self.devices[write.volume].bitmap(peer).is_some_and(|(b, slot)| b.in_sync(slot, write.range));
-        write.copied_to.contains(peer) && all
     }
 
     /// The disk's log is gone.

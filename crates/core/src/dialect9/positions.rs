@@ -105,7 +105,14 @@ impl Resource {
         let at = nine.heard.at;
         let c = &mut self.node.connections[peer];
         c.heard_at = Some(at);
-        c.unsettled.push_back(Unsettled { at, volume, range, log: InLog::OfWrite, copied_to: NodeMask::default() });
+        c.unsettled.push_back(Unsettled {
+            at,
+            volume,
+            range,
+            log: InLog::OfWrite,
+            copied_to: NodeMask::default(),
+            read_for: None,
+        });
         if c.unsettled.len() > MOST_UNTOLD {
             let text = "the peer does not say which nodes have its writes".to_owned();
             self.out.protocol_error(peer, Topic::NoPeerAcks, text);

@@ -48,13 +48,13 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     // their peers, what they trust). The engine's, too: a command is asked again of who has just closed a device.
     // And once more: several peers of a Primary without a disk (what confirms its generations, whom it trusts).
     // All three have risen for `what-if`: what a loss would do, asked and told, and compared in whole clusters.
-    ("methods of the largest type", [729, 100, 232]),
-    ("of these with &mut", [658, 64, 159]),
+    ("methods of the largest type", [730, 100, 232]),
+    ("of these with &mut", [659, 64, 159]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
-    ("mean reach of a method", [71, 12, 24]),
+    ("mean reach of a method", [70, 12, 24]),
     ("files in one circle of calls", [63, 7, 34]),
-    ("fields in reach of a file", [414, 78, 208]),
+    ("fields in reach of a file", [415, 78, 208]),
     ("files with over 60 in reach", [66, 5, 32]),
     ("bools as fields", [149, 56, 60]),
     ("bools in fields and variants", [210, 72, 84]),
@@ -67,7 +67,7 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     // The engine's: metadata that move while their device is in use, answers that wait until `events2` has printed.
     // The engine's, again: who probes beside a node that has just been left; whom a demotion by force has left behind;
     // a resource gets another name while it runs.
-    ("lines, in hundreds", [306, 138, 107]),
+    ("lines, in hundreds", [308, 138, 107]),
 ];
 
 /// What is known of a type by its methods.
