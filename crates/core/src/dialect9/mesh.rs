@@ -459,6 +459,10 @@ impl Node {
 
     /// When the first two compare, of which nobody has said that they are equal.
     pub(crate) fn witnesses_timer(&self) -> Option<Instant> {
+        // Of two nobody is a witness.
+        if self.connections.len() < 2 {
+            return None;
+        }
         let all = self.connections.ids().flat_map(|peer| self.devices.ids().map(move |volume| (peer, volume)));
         all.filter_map(|(peer, volume)| self.witness_timer(peer, volume)).min()
     }
