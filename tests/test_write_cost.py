@@ -2,6 +2,7 @@
 
 A limit is what a write took before there was a second dialect (commit 58bd810f, counted like this): who does not speak
 it does not pay for it. The numbers may fall, and never rise: who gets far below a limit lowers it with the same commit.
+One has risen: a turn of the core asks whether a third node's word is awaited, 40 instructions of a Secondary at depth 1.
 They are those of one compiler; another one may need others."""
 
 import os
@@ -11,7 +12,7 @@ import subprocess
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WRITES = 5000
 # Writes in flight: of the Primary, of the Secondary, per write of 4 KiB.
-LIMITS = {1: (6938, 4500), 16: (5009, 2867), 64: (5065, 2885), 256: (5218, 3045)}
+LIMITS = {1: (6938, 4540), 16: (5009, 2867), 64: (5065, 2885), 256: (5218, 3045)}
 # As far as what is counted may be below its limit.
 ROOM = 0.04
 
