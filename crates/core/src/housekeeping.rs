@@ -112,7 +112,10 @@ impl Resource {
             Chore::Dependencies => false,
             Chore::Mesh => {
                 let lags = self.node.devices.values().any(|dev| dev.lags_since.is_some());
-                lags || self.awaits_survivors() || self.is_to_settle() || self.has_unsaid()
+                lags || self.awaits_survivors()
+                    || self.is_to_settle()
+                    || self.has_unsaid()
+                    || self.node.witnesses_timer().is_some()
             }
             Chore::Copying => self
                 .node
@@ -137,7 +140,13 @@ impl Resource {
         match chore {
             Chore::Dependencies | Chore::Disks => None,
             Chore::Mesh => {
-                let timers = [self.survivors_timer(), self.lagging_timer(), self.settle_timer(), self.unsaid_timer()];
+                let timers = [
+                    self.survivors_timer(),
+                    self.lagging_timer(),
+                    self.settle_timer(),
+                    self.unsaid_timer(),
+                    self.node.witnesses_timer(),
+                ];
                 timers.into_iter().flatten().min()
             }
             Chore::Copying => self.node.connections.ids().filter_map(|peer| self.copying_timer(peer)).min(),

@@ -159,13 +159,11 @@ impl Resource {
     }
 
     pub(crate) fn has_unsaid(&self) -> bool {
-        !self.unsaid.left.is_empty() || self.unsaid.awaited.is_some()
+        !self.unsaid.left.is_empty()
     }
 
     pub(crate) fn unsaid_timer(&self) -> Option<Instant> {
-        let left = !self.unsaid.left.is_empty();
-        let again = Some(self.unsaid.again).filter(|at| left && *at > self.node.now && self.is_at_rest());
-        [again, self.unsaid.awaited].into_iter().flatten().min()
+        Some(self.unsaid.again).filter(|at| *at > self.node.now && self.has_unsaid() && self.is_at_rest())
     }
 
     /// Tells all who has the same, of all that is left; what is being written to stays.

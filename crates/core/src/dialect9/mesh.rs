@@ -157,7 +157,6 @@ impl Resource {
                         let keeps =
                             if self.has_witness(peer, volume) { Keeps::Awaited(until) } else { Keeps::LostWrites };
                         self.node.connections[peer].peer_devices[volume].lasting.keeps = keeps;
-                        self.unsaid.awaited = self.unsaid.awaited.max(Some(until));
                         self.out.chores.mark();
                     }
                     (false, false) if self.node.connections[peer].peer_devices[volume].has_told_of_data() => {
@@ -213,9 +212,8 @@ impl Resource {
         if !self.in_mesh9() {
             return;
         }
-        let _ = self.unsaid.awaited.take_if(|until| *until <= self.node.now);
         for peer in self.node.connections.ids() {
-            let differ = |volume| self.is_unreconciled(peer, volume) && !self.node.awaits_witness(peer, volume);
+            let differ = |volume| self.is_unreconciled(peer, volume) && self.node.witness_timer(peer, volume).is_none();
             if !self.awaits_survivor(peer) && self.node.devices.ids().any(differ) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
@@ -452,8 +450,21 @@ impl Node {
         self.connections.iter().any(|(n, c)| n != peer && says(c) && equal(n))
     }
 
-    fn awaits_witness(&self, peer: NodeId, volume: VolumeNr) -> bool {
-        matches!(self.connections[peer].peer_devices[volume].lasting.keeps, Keeps::Awaited(until) if self.now < until)
+    fn witness_timer(&self, peer: NodeId, volume: VolumeNr) -> Option<Instant> {
+        match self.connections[peer].peer_devices[volume].lasting.keeps {
+            Keeps::Awaited(until) if self.now < until && self.is_unreconciled(peer, volume) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// When the first two compare, of which nobody has said that they are equal.
+    pub(crate) fn witnesses_timer(&self) -> Option<Instant> {
+        // Of two nobody is a witness.
+        if self.connections.len() < 2 {
+            return None;
+        }
+        let all = self.connections.ids().flat_map(|peer| self.devices.ids().map(move |volume| (peer, volume)));
+        all.filter_map(|(peer, volume)| self.witness_timer(peer, volume)).min()
     }
 
     /// Do the two differ in what a lost Primary wrote, or a third node had, and does nobody write by now?

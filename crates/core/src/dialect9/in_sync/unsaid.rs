@@ -11,8 +11,6 @@ pub(crate) struct Unsaid {
     pub(super) left: Vec<(VolumeNr, SectorRange)>,
     /// Of what was being written to it is said again, and not before then.
     pub(super) again: Instant,
-    /// Until then a third node may say to this one, which is not Primary, that it and a peer have the same.
-    pub(crate) awaited: Option<Instant>,
 }
 
 impl Unsaid {
