@@ -35,34 +35,15 @@ def a_version_without_integrity(a, b):
     return differs_in_file(a, b, ("{\n", "{\n  urbd { protocol-version-max 86; }\n"))
 
 
-@case("after-sb-0pri-differs", "make the option equal")
-def policies_differ_without_primaries(a, b):
-    return differs_in_file(a, b, net("after-sb-0pri discard-zero-changes"))
+def option_differs(option):
+    def differs(a, b):
+        return differs_in_file(a, b, net(option))
+    return differs
 
 
-@case("after-sb-1pri-differs", "make the option equal")
-def policies_differ_with_a_primary(a, b):
-    return differs_in_file(a, b, net("after-sb-1pri consensus"))
-
-
-@case("after-sb-2pri-differs", "make the option equal")
-def policies_differ_with_two_primaries(a, b):
-    return differs_in_file(a, b, net("after-sb-2pri violently-as0p"))
-
-
-@case("allow-two-primaries-differs", "make the option equal")
-def one_allows_two_primaries(a, b):
-    return differs_in_file(a, b, net("allow-two-primaries"))
-
-
-@case("data-integrity-alg-differs", "make the option equal")
-def integrity_differs(a, b):
-    return differs_in_file(a, b, net("data-integrity-alg crc32c"))
-
-
-@case("csums-alg-differs", "make the option equal")
-def csums_differ(a, b):
-    return differs_in_file(a, b, net("csums-alg crc32c"))
+for OPTION in ("after-sb-0pri discard-zero-changes", "after-sb-1pri consensus", "after-sb-2pri violently-as0p",
+               "allow-two-primaries", "data-integrity-alg crc32c", "csums-alg crc32c"):
+    case(f"{OPTION.split()[0]}-differs", "make the option equal")(option_differs(OPTION))
 
 
 @case("handler-refused", "set that right")

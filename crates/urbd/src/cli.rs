@@ -207,16 +207,29 @@ fn side_by_side(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Pr
         Ok(found) => found,
         Err(problem) => return settle(Err(problem)),
     };
+    in_order(&targets, act, |result| worst = worst.max(settle(result)));
+    worst
+}
+
+/// What `ask` says of each, in their order; several are asked at a time, and each of those may wait.
+pub(crate) fn of_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let mut answers = Vec::new();
+    in_order(all, ask, |answer| answers.push(answer));
+    answers
+}
+
+/// Several at a time. `take` gets what came of them in their order, each as soon as those before it have ended.
+fn in_order<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync, mut take: impl FnMut(R)) {
     let next = AtomicUsize::new(0);
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..at_a_time().min(targets.len()) {
-            let (next, targets, act, tell) = (&next, &targets, &act, tell.clone());
+        for _ in 0..at_a_time().min(all.len()) {
+            let (next, act, tell) = (&next, &act, tell.clone());
             scope.spawn(move || {
                 loop {
                     let nr = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(target) = targets.get(nr) else { return };
-                    let _ = tell.send((nr, act(target)));
+                    let Some(one) = all.get(nr) else { return };
+                    let _ = tell.send((nr, act(one)));
                 }
             });
         }
@@ -225,30 +238,11 @@ fn side_by_side(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Pr
         for (nr, result) in told {
             ended.insert(nr, result);
             while let Some(result) = ended.remove(&waiting) {
-                worst = worst.max(settle(result));
+                take(result);
                 waiting += 1;
             }
         }
     });
-    worst
-}
-
-/// What `ask` says of each, in their order; several are asked at a time, and each of those may wait.
-pub(crate) fn of_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let mut answers: Vec<(usize, R)> = thread::scope(|scope| {
-        let ask_some = || {
-            std::iter::from_fn(|| {
-                let nr = next.fetch_add(1, Ordering::Relaxed);
-                Some((nr, ask(all.get(nr)?)))
-            })
-            .collect::<Vec<_>>()
-        };
-        let threads: Vec<_> = (0..at_a_time().min(all.len())).map(|_| scope.spawn(ask_some)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("who asks does not panic")).collect()
-    });
-    answers.sort_by_key(|(nr, _)| *nr);
-    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// How many objects are worked on at a time: starting a process waits for disks and sockets most of the time.

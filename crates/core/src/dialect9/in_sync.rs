@@ -15,6 +15,7 @@ use crate::node::Node;
 use crate::peer_device::Keeps;
 use crate::peer_device::PeerDevice;
 use crate::request::under_way::Request;
+use std::iter;
 use units::{Duration, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
 
@@ -26,6 +27,13 @@ const MOST: u64 = (1 << 30) / 512;
 
 /// What was being written to when a Primary said who has what, it says it of again after so much time.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Of what it is said at a time.
+fn pieces(all: SectorRange) -> impl Iterator<Item = SectorRange> {
+    let from = move |start: Sector| SectorRange { start, end: Sector(start.0.saturating_add(MOST)).min(all.end) };
+    iter::successors(Some(from(all.start)), move |piece| Some(from(piece.end)))
+        .take_while(|piece| piece.start < piece.end)
+}
 
 impl Resource {
     /// A block of a resync is on the target's disk.
@@ -149,12 +157,8 @@ impl Resource {
         let heeds = |c: &Connection| c.decides_by(Private::SaysWhoHasAll);
         let told = self.node.connections.iter().any(|(n, c)| n != peer && good(n) && heeds(c));
         if good(peer) && told && !self.node.state.is_primary() {
-            let mut at = Sector(0);
-            while at < self.node.devices[volume].size {
-                let end = Sector(at.0.saturating_add(MOST));
-                self.tell_who_is_in_sync(volume, SectorRange { start: at, end });
-                at = end;
-            }
+            let all = SectorRange { start: Sector(0), end: self.node.devices[volume].size };
+            pieces(all).for_each(|piece| self.tell_who_is_in_sync(volume, piece));
         }
     }
 
@@ -174,11 +178,8 @@ impl Resource {
             while at < all.end {
                 let written = self.first_written_to(volume, SectorRange { start: at, end: all.end });
                 let rest = written.map_or(all.end, |write| Sector(write.start.0 / EXTENT * EXTENT).max(at));
-                while at < rest {
-                    let end = Sector(at.0.saturating_add(MOST)).min(rest);
-                    self.tell_who_is_in_sync(volume, SectorRange { start: at, end });
-                    at = end;
-                }
+                pieces(SectorRange { start: at, end: rest }).for_each(|piece| self.tell_who_is_in_sync(volume, piece));
+                at = rest;
                 if let Some(write) = written {
                     let end = Sector(write.end.0.next_multiple_of(EXTENT)).min(all.end);
                     self.unsaid.left.push((volume, SectorRange { start: at, end }));

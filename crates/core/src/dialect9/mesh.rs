@@ -351,7 +351,7 @@ impl Node {
 
     /// Are bits kept for a lost Primary's writes among them?
     pub(super) fn keeps_lost_writes(&self, peer: NodeId, volume: VolumeNr) -> bool {
-        self.connections[peer].peer_devices[volume].lasting.keeps >= Keeps::Awaited(Instant::default())
+        matches!(self.connections[peer].peer_devices[volume].lasting.keeps, Keeps::LostWrites | Keeps::Awaited(_))
             && self.devices[volume].bits_left(peer) > 0
     }
 

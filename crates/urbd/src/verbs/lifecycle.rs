@@ -369,8 +369,7 @@ fn check_not_needed(status: &ResourceStatus) -> Result<(), Problem> {
 
 /// Is the process that serves it one of another's service unit, as the resource was called when it began?
 fn is_of_another(context: &Context, resource: &str) -> bool {
-    let of = context.client(resource).ok().and_then(|client| unit_of(client.pid));
-    of.is_some_and(|of| background::unit(resource) != Some(of))
+    unit_of_server(context, resource).is_some_and(|of| background::unit(resource) != Some(of))
 }
 
 /// Does a unit end whose resource is called otherwise by now, and was in no file? There is nothing to stop.
@@ -381,11 +380,16 @@ pub(crate) fn is_not_of_its_unit(call: &Call) -> bool {
     call.flag("at-shutdown") && call.objects().iter().all(is_gone)
 }
 
-/// The resource's service unit of which the process is.
-fn unit_of(pid: u32) -> Option<String> {
+/// The resources' service units of which the process is: one, or none.
+fn units_of(pid: u32) -> Vec<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let unit = |part: &str| part.starts_with("urbd@") && part.ends_with(".service");
-    groups.lines().flat_map(|line| line.split('/')).find(|part| unit(part)).map(str::to_owned)
+    let unit = |part: &&str| part.starts_with("urbd@") && part.ends_with(".service");
+    groups.lines().flat_map(|line| line.split('/')).filter(unit).map(str::to_owned).collect()
+}
+
+/// The service unit of the process that serves the resource.
+fn unit_of_server(context: &Context, resource: &str) -> Option<String> {
+    units_of(context.client(resource).ok()?.pid).into_iter().next()
 }
 
 /// A resource that has another name since its service unit has started it goes on in the unit of its name, or outside
@@ -394,7 +398,7 @@ fn unit_of(pid: u32) -> Option<String> {
 /// # Errors
 /// What keeps the next process from going on. The one that runs does then.
 pub(crate) fn leave_other_unit(context: &Context, resource: &str) -> Result<(), Problem> {
-    let Some(of) = context.client(resource).ok().and_then(|client| unit_of(client.pid)) else { return Ok(()) };
+    let Some(of) = unit_of_server(context, resource) else { return Ok(()) };
     if background::unit(resource).as_ref() == Some(&of) {
         return Ok(());
     }
@@ -407,9 +411,7 @@ pub(crate) fn leave_other_unit(context: &Context, resource: &str) -> Result<(), 
 
 /// Is the process one of the resource's service unit?
 fn is_of_service_manager(pid: u32, resource: &str) -> bool {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let unit = format!("/urbd@{resource}.service");
-    groups.lines().any(|line| line.ends_with(&unit) || line.contains(&format!("{unit}/")))
+    units_of(pid).contains(&format!("urbd@{resource}.service"))
 }
 
 /// `down`: not running is no error.
