@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ struct Folder {
 impl Folder {
     fn new() -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
-        fs::copy(env!("CARGO_BIN_EXE_urbd"), folder.path("urbd")).unwrap();
+        folder.copy(env!("CARGO_BIN_EXE_urbd").as_ref(), "urbd");
         folder
     }
 
@@ -25,8 +25,19 @@ impl Folder {
 
     /// Puts another program beside it.
     fn add(&self, name: &str, script: &str) {
-        fs::write(self.path(name), script).unwrap();
-        fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+        let text = self.path(&format!("{name}.text"));
+        fs::write(&text, script).unwrap();
+        fs::set_permissions(&text, PermissionsExt::from_mode(0o755)).unwrap();
+        self.copy(&text, name);
+    }
+
+    /// Puts a copy of a program into the folder, by `cp`.
+    ///
+    /// While this process has a program's file open for writing, a child that another test's thread starts inherits
+    /// the descriptor until it runs its own program; until then the kernel refuses to run the file (ETXTBSY).
+    fn copy(&self, program: &Path, name: &str) {
+        let status = Command::new("cp").args(["-p".as_ref(), program, self.path(name).as_path()]).status().unwrap();
+        assert!(status.success(), "cp: {status}");
     }
 
     fn call(&self, arguments: &[&str]) -> Output {
