@@ -3,6 +3,7 @@
 import array
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -402,3 +403,50 @@ def test_what_is_in_a_file(cluster, way):
     a.stop()
     a.start()
     assert not shows()
+
+
+class Once:
+    """A configuration that the verb reads, once: whoever opens it besides waits for ever."""
+
+    def __init__(self, node):
+        self.node, self.fifo = node, os.path.join(node.dir, "once.conf")
+        with open(os.path.join(node.dir, "res.d", "r0.res")) as f:
+            self.text = f.read()
+        os.mkfifo(self.fifo)
+
+    def __call__(self, *words, rc=0):
+        def feed():
+            with open(self.fifo, "w") as f:
+                f.write(self.text)
+        feeder = threading.Thread(target=feed, daemon=True)
+        feeder.start()
+        r = self.node.call(*words, env={"URBD_CONF": self.fifo})
+        feeder.join(10)
+        assert r.rc == rc and not feeder.is_alive(), f"{words}: exit {r.rc}\n{r.out}{r.err}"
+
+
+def test_the_process_of_a_resource_opens_no_configuration(cluster):
+    """`up`, `restart`, `adjust --skip-disk` read it, and tell the process."""
+    node, _ = cluster.node("alpha"), cluster.node("bravo")
+    cluster.configure(net="max-buffers 4711;")
+    node.create_md()
+    once = Once(node)
+
+    def buffers():
+        return re.search(r"max-buffers\s+(\d+);", node.verb("show", "r0").out)[1]
+
+    once("up", "r0")
+    assert buffers() == "4711" and node.wait(disk="Inconsistent")
+    node.verb("primary", "--force", "r0")
+    first = node.serving()
+    once.text = once.text.replace("4711", "4712")
+    with open(node.device(), "rb"):
+        once("restart", "r0")
+        assert node.serving() != first and buffers() == "4712"
+    node.verb("secondary", "r0")
+    node.verb("down", "r0")
+    once("adjust", "--skip-disk", "r0")
+    assert node.wait(disk="Diskless") and buffers() == "4712"
+    # Who is called at an event finds the file.
+    link = node.run(["readlink", os.path.join(node.run_dir, "drbd-resource-r0.conf")], stdout=subprocess.PIPE, text=True)
+    assert link.stdout.strip() == once.fifo

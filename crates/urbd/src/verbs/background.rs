@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use config::LocalResource;
 use control::client::ClientError;
 
+use crate::config_link;
 use crate::context::Context;
-use crate::context::WARNING;
 use crate::problem::{Problem, exit};
 use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
 use crate::verbs::metadata;
@@ -33,8 +33,6 @@ pub(super) enum How {
     TakeOver,
     /// The disks stay detached.
     WithoutDisks,
-    /// It is told what it is to be, and begins with nothing.
-    Told,
 }
 
 /// Starts `run` in the background and waits until the resource is there. Its process is not one of the caller's: where
@@ -45,18 +43,16 @@ pub(super) fn start(context: &Context, local: &LocalResource, how: How) -> Resul
         let failed = |e| Problem::new(exit::BROKEN, format!("{}: the keeper does not answer: {e}", local.name));
         engine::let_file_count(&context.run_dir, &local.name).map_err(failed)?;
     }
-    let systemd = Systemd::find();
-    let unit = systemd.as_ref().and_then(|systemd| systemd.unit_for(context, &local.name));
+    let unit = Systemd::find().and_then(|systemd| systemd.unit_for(context, &local.name));
     if let Some(unit) = unit.filter(|_| how == How::Begin) {
         // The service would wait for it.
         check_disks(local)?;
         start_unit(&local.name, &unit)?;
+    } else if context.of_running {
+        spawn(context, &local.name, how, "")?;
     } else {
-        let run_dir = absolute(&context.run_dir);
-        let run_dir = run_dir.map_err(|e| Problem::new(exit::BROKEN, format!("where is the run directory? {e}")))?;
-        let log = Log::open(run_dir.join(format!("{}.log", local.name)))?;
-        let mut child = spawn(context, &local.name, how, &log, systemd.as_ref())?;
-        wait_until_it_answers(context, &local.name, &mut child, &log)?;
+        config_link::note(context, &local.name);
+        spawn(context, &local.name, how, &local.told())?;
     }
     let mut client = context.client(&local.name)?;
     client.set_timeout(Some(START_TIMEOUT)).map_err(|e| Problem::client(&local.name, &e))?;
@@ -84,16 +80,7 @@ pub(super) fn go_on(context: &Context, local: &LocalResource) -> Result<u8, Prob
 /// What keeps it from running, with its exit status.
 pub(super) fn start_told(context: &Context, local: &LocalResource) -> Result<u8, Problem> {
     prepare_run_dir(&context.run_dir)?;
-    let run_dir = absolute(&context.run_dir);
-    let run_dir = run_dir.map_err(|e| Problem::new(exit::BROKEN, format!("where is the run directory? {e}")))?;
-    let log = Log::open(run_dir.join(format!("{}.log", local.name)))?;
-    let mut child = spawn(context, &local.name, How::Told, &log, Systemd::find().as_ref())?;
-    let mut stdin = child.stdin.take().expect("it is a pipe");
-    // Who has ended before it has read says why in its log.
-    let _ = stdin.write_all(local.told().as_bytes());
-    drop(stdin);
-    wait_until_it_answers(context, &local.name, &mut child, &log)?;
-    Ok(0)
+    spawn(context, &local.name, How::Begin, &local.told()).map(|()| 0)
 }
 
 /// What its process would say that does not wait for disks.
@@ -148,33 +135,39 @@ impl Log {
     }
 }
 
-fn spawn(context: &Context, resource: &str, how: How, log: &Log, systemd: Option<&Systemd>) -> Result<Child, Problem> {
+/// Starts the process outside of any service, and waits until it is there. It reads no file: it is what it is told, or
+/// what the last process was told where that is empty.
+fn spawn(context: &Context, resource: &str, how: How, told: &str) -> Result<(), Problem> {
     let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd run`: {e}"));
-    let program = env::current_exe().map_err(failed)?;
-    let config_file = absolute(&context.config_file).map_err(failed)?;
     let run_dir = absolute(&context.run_dir).map_err(failed)?;
-    let mut command = match systemd {
+    let log = Log::open(run_dir.join(format!("{resource}.log")))?;
+    let program = env::current_exe().map_err(failed)?;
+    let systemd = Systemd::find();
+    let mut command = match &systemd {
         Some(systemd) => systemd.scope(resource, &program, &[]),
         None => Process::new(&program),
     };
     if systemd.is_none() {
         command.arg0("urbd");
     }
-    command.arg("--config").arg(config_file).arg("--node").arg(&context.node);
-    command.args(context.stacked.then_some("--stacked")).args(["run", resource]);
+    let config_file = absolute(&context.config_file).map_err(failed)?;
+    command.arg("--config").arg(config_file).arg("--node").arg(&context.node).args(["run", resource]);
     command.args(match how {
         How::Begin => None,
         How::TakeOver => Some("--take-over"),
         How::WithoutDisks => Some("--without-disks"),
-        How::Told => Some("--told"),
     });
-    command.arg("--log").arg(&log.path);
+    command.arg("--told").arg("--log").arg(&log.path);
     // The caller's directory must not be kept in use, nor what it has open.
     command.env("URBD_RUN_DIR", run_dir).current_dir("/");
-    command.stdin(if how == How::Told { Stdio::piped() } else { Stdio::null() });
-    command.stdout(log.writer()).stderr(log.writer());
+    command.stdin(Stdio::piped()).stdout(log.writer()).stderr(log.writer());
     detach_from_session(&mut command);
-    command.spawn().map_err(failed)
+    let mut child = command.spawn().map_err(failed)?;
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    // Who has ended before it has read says why in its log.
+    let _ = stdin.write_all(told.as_bytes());
+    drop(stdin);
+    wait_until_it_answers(context, resource, &mut child, &log)
 }
 
 /// A session of its own, so that it outlives the terminal, and none of the caller's descriptors but its log.
@@ -196,7 +189,7 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         let ended = child.try_wait();
         if let Ok(Some(status)) = ended {
             let code = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(exit::BROKEN);
-            let said = without_warnings(&log.text());
+            let said = log.text();
             let message = match (said.is_empty(), status.signal()) {
                 (false, _) => said.strip_prefix("urbd: ").unwrap_or(&said).to_owned(),
                 (true, Some(signal)) => format!("{resource}: the process was killed by signal {signal}"),
@@ -220,13 +213,6 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
         thread::sleep(pause);
         pause = PAUSE.min(2 * pause);
     }
-}
-
-/// What a process has said but its warnings about the configuration: who has started it has read the same file, and
-/// said them already.
-fn without_warnings(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(WARNING)).collect();
-    lines.join("\n")
 }
 
 /// The service manager of this machine.

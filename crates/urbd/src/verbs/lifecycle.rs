@@ -54,9 +54,7 @@ fn to_run(call: &Call, name: &str) -> Result<Wanted, Problem> {
     let context = call.context;
     let by_file = || {
         let local = only_resource(call)?.local()?.clone();
-        let standing = Standing::up(&local);
-        let standing = if call.flag("without-disks") { standing.without_disks(&local) } else { standing };
-        Ok(Wanted { local, standing, is_kept: false })
+        Ok(Wanted::up(local))
     };
     let (runs, is_in_no_file) = (context.is_running(name), context.is_in_no_file(name));
     if runs && !is_in_no_file {
@@ -70,19 +68,26 @@ fn to_run(call: &Call, name: &str) -> Result<Wanted, Problem> {
     }
 }
 
-/// `run RES --told`: what it is to be comes on its standard input, and no file is read.
+/// `run RES --told`: what it is to be comes on its standard input, or is what the last process was told where that is
+/// empty; no file is read.
 fn run_told(call: &Call) -> Result<u8, Problem> {
+    let name = only_name(call)?.resource;
     let mut text = String::new();
     std::io::stdin()
         .read_to_string(&mut text)
         .map_err(|e| Problem::new(exit::BROKEN, format!("what was told cannot be read: {e}")))?;
-    let local = LocalResource::from_told(&text).map_err(|e| Problem::usage(e.text))?;
-    if call.objects() != [local.name.clone()] {
-        return Err(Problem::usage(format!("run --told takes the resource that it is told of: {}", local.name)));
+    let mut wanted = match engine::what_was_told(&call.context.run_dir, &name).filter(|_| text.is_empty()) {
+        Some(kept) => told::kept(&name, &kept)?,
+        None => Wanted::up(LocalResource::from_told(&text).map_err(|e| Problem::usage(e.text))?),
+    };
+    if wanted.local.name != name {
+        return Err(Problem::usage(format!("run --told takes the resource that it is told of: {}", wanted.local.name)));
     }
-    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{}: the log: {e}", local.name));
-    engine::log::begin(&local.name, call.value("log").map(Path::new)).map_err(failed)?;
-    let wanted = Wanted::up(local);
+    if call.flag("without-disks") {
+        wanted.standing = wanted.standing.without_disks(&wanted.local);
+    }
+    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{name}: the log: {e}"));
+    engine::log::begin(&name, call.value("log").map(Path::new)).map_err(failed)?;
     start(call.context, Begin { wanted, take_over: call.flag("take-over"), application: None })
 }
 
