@@ -224,6 +224,48 @@ def test_volumes_come_and_go_beside_one_in_use(cluster):
     assert not [line for line in lines if re.search(r"BrokenPipe|NetworkFailure|Timeout|ProtocolError|disk:Failed", line)], lines
 
 
+@pytest.mark.parametrize("nodes, by, diskless", [(2, "bravo", False), (3, "alpha", False), (3, "bravo", True)])
+def test_the_copy_of_a_new_volume_that_is_named_good_goes_to_all_others(cluster, nodes, by, diskless):
+    """`new-current-uuid --force-resync`, given at a Secondary beside a Primary, at the Primary, and where that has no disk."""
+    hosts = [Host(cluster.node(name, size=16 * MIB, volumes=2)) for name in list(IDS)[:nodes]]
+    a = hosts[0]
+    built(hosts)
+    given = next(h for h in hosts if h.name == by)
+    with_disk = [h for h in hosts if not (diskless and h is a)]
+    for host in with_disk:
+        with open(host.disk(1), "r+b") as f:
+            f.write(os.urandom(2 * MIB))
+        host.create_md(1, peers=3)
+    with following(given.node) as (stream,):
+        for host in hosts:
+            host("new-minor", "r0", host.minor + 1, 1, *(["--diskless"] if host not in with_disk else []))
+        for host in with_disk:
+            host.attach(1)
+        known = [h.id for h in with_disk if h is not given]
+        eventually("their disks are known", lambda: all(
+            d["peer-disk-state"] == "Inconsistent" and d["replication-state"] == "Established"
+            for c in given.status()["connections"] if c["peer-node-id"] in known for d in c["peer_devices"] if d["volume"] == 1), 30)
+        if nodes == 3 and not diskless:
+            # Among several a Primary is not brought up to date.
+            assert "(-17)" in hosts[1]("new-current-uuid", "--force-resync", hosts[1].minor + 1, rc=11)
+            assert hosts[1].disk_state(1) == "Inconsistent"
+        given("new-current-uuid", "--force-resync", given.minor + 1)
+        assert given.disk_state(1) == "UpToDate"
+        synced(with_disk, 1)
+        if diskless:
+            eventually("it sees good copies", lambda: [d["peer-disk-state"] for c in a.status()["connections"]
+                                                       for d in c["peer_devices"] if d["volume"] == 1] == 2 * ["UpToDate"], 20)
+        lines = stream.lines()
+        same_data(with_disk, 1)
+        a.write(os.urandom(MIB), offset=3, volume=1)
+        same_data(with_disk, 1)
+    assert a("role", "r0").startswith("Primary")
+    sources = [line for line in lines if "volume:1" in line and "replication:SyncSource" in line]
+    assert {int(re.search(r"peer-node-id:(\d+)", line)[1]) for line in sources} == set(known), lines
+    # Who has data already has it replaced by nobody.
+    assert "(151)" in given("new-current-uuid", "--force-resync", given.minor + 1, rc=10)
+
+
 def metadata(host):
     """As they are on disk."""
     copy = shutil.copy(host.disk(), host.disk() + ".copy")

@@ -335,10 +335,20 @@ def test_options_without_effect_are_not_accepted_in_silence(synced):
     a, b = synced.nodes
     r = a.call("resize", "--assume-peer-has-space", "r0")
     assert r.rc and "let that grow first" in r.err, r
-    r = a.call("new-current-uuid", "--force-resync", "r0")
-    assert r.rc == 1 and "not supported" in r.err and "invalidate-remote" in r.err, r
     r = a.urbd("disk-options", "r0", "--disk-barrier=yes")
     assert "does not act on it" in r.err, r
+    r = a.call("suspend-io", "--bdev-freeze=yes", "r0")
+    assert r.rc == 1 and "fsfreeze --freeze" in r.err, r
+    a.urbd("suspend-io", "--bdev-freeze=no", "r0")
+    a.urbd("resume-io", "r0")
+    for words, rc, says in ((("--sync-from-peer-node-id=7",), 10, "(158)"), (("--sync-from-peer-node-id=32",), 10, "(171)"),
+                            (("--sync-from-peer-node-id=900",), 1, "0 to 31")):
+        r = b.call("invalidate", *words, "r0")
+        assert r.rc == rc and says in r.err, r
+    for words, rc, says in ((("--force-resync",), 10, "(151)"), (("--force-resync", "--clear-bitmap"), 1, "not both")):
+        r = a.call("new-current-uuid", *words, "r0")
+        assert r.rc == rc and says in r.err, r
+    assert a.state()["disk"] == b.state()["disk"] == "UpToDate"
     # Part of a resource takes over its own options alone.
     synced.configure(net="max-buffers 4000;", disk="c-min-rate 3M; on-io-error pass_on;")
     a.urbd("adjust", "--skip-net", "r0")

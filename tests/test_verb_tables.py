@@ -44,8 +44,7 @@ DRBDADM = {
 DRBDSETUP = {
     "connect": "a dry run is `--dry-run`",
     "resize": "the activity log keeps its size",
-    "peer-device-options": "every peer has a bitmap", "new-current-uuid": "`invalidate-remote` makes a full resync",
-    "invalidate": "the source is the Primary, else a peer with a good copy",
+    "peer-device-options": "every peer has a bitmap",
     "events2": "old values are not printed",
 }
 DRBDMETA = {

@@ -155,6 +155,15 @@ pub enum Command {
         #[serde(default)]
         keep_bitmap: bool,
     },
+    /// Our data is to be replaced by this peer's.
+    InvalidateFrom {
+        /// Which volume.
+        volume: Option<u16>,
+        /// Only what is marked as different.
+        keep_bitmap: bool,
+        /// The peer's node id.
+        source: u8,
+    },
     /// The peer's data is to be replaced.
     InvalidateRemote {
         /// Which peer.
@@ -212,6 +221,11 @@ pub enum Command {
     },
     /// Marks our data as outdated.
     Outdate {
+        /// Which volume.
+        volume: Option<u16>,
+    },
+    /// This node's copy of a new volume replaces all others.
+    ForceResync {
         /// Which volume.
         volume: Option<u16>,
     },

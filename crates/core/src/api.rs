@@ -5,6 +5,7 @@ use crate::decide::Handler;
 use crate::decide::state::State;
 pub use crate::decide::state::{ConnectionState, SuspendReason, SuspendReasons};
 pub use crate::notice::{Event, Notice, Severity};
+use crate::replaced::{Copied, Replaced};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -529,20 +530,8 @@ pub enum Command {
         /// Fail the openers' I/O instead of refusing.
         force: bool,
     },
-    /// Our data is worthless: copy all from the peer.
-    Invalidate {
-        /// Which.
-        volume: VolumeNr,
-    },
-    /// The peer's data is worthless: copy all to it.
-    InvalidateRemote {
-        /// Which.
-        volume: VolumeNr,
-        /// Whose.
-        peer: NodeId,
-    },
-    /// Only what is marked as different is worthless, here or at this peer (9's dialect).
-    InvalidateMarked(VolumeNr, Option<NodeId>),
+    /// A copy is worthless, or what is marked as different of it is.
+    Replace(VolumeNr, Replaced, Copied),
     /// Pause resync.
     PauseSync {
         /// Which.
@@ -573,6 +562,8 @@ pub enum Command {
         /// Which.
         volume: VolumeNr,
     },
+    /// This node's copy is the good one: the others, just created as it is, are replaced by it (spec 12.8).
+    ForceResync(VolumeNr),
     /// Start a new data generation.
     NewCurrentUuid {
         /// Which.
@@ -612,6 +603,20 @@ pub enum Command {
     ChangeOptions(Box<crate::ResourceConfig>),
     /// Secondary, disconnect all (true: even if a peer does not agree), detach all, stop.
     Down(bool),
+}
+
+impl Command {
+    /// This node's data is worthless: all is copied to it.
+    #[must_use]
+    pub fn invalidate(volume: VolumeNr) -> Command {
+        Command::Replace(volume, Replaced::Own { source: None }, Copied::All)
+    }
+
+    /// This peer's data is worthless: all is copied to it.
+    #[must_use]
+    pub fn invalidate_remote(volume: VolumeNr, peer: NodeId) -> Command {
+        Command::Replace(volume, Replaced::Peer(peer), Copied::All)
+    }
 }
 
 /// What a Primary's process has left to the next one.

@@ -18,7 +18,7 @@ use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Se
 use crate::command::caller::Caller;
 use crate::command::objects::Step;
 use crate::command::objects::wanted::Wanted;
-use crate::command::pending::{AfterParting, Copied, Demotion, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
+use crate::command::pending::{AfterParting, Demotion, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
@@ -82,17 +82,9 @@ impl Resource {
                 self.wait_for(id, Waiting::Demote { how, asked: false });
                 Ok(())
             }
-            Command::Invalidate { volume: v } => volume(self, v).map(|v| self.invalidate(id, v, None, Copied::All)),
-            Command::InvalidateRemote { volume: v, peer: p } => {
-                peer(self, p).and_then(|p| Ok((p, volume(self, v)?))).map(|(p, v)| {
-                    self.invalidate(id, v, Some(p), Copied::All);
-                })
-            }
-            Command::InvalidateMarked(v, p) => {
-                let remote = p.map(|p| peer(self, p)).transpose();
-                remote.and_then(|p| Ok((p, volume(self, v)?))).map(|(p, v)| {
-                    self.invalidate(id, v, p, Copied::Marked);
-                })
+            Command::Replace(v, replaced, copied) => {
+                let there = replaced.peer().map(|p| peer(self, p)).transpose();
+                there.and_then(|_| volume(self, v)).map(|v| self.replace(id, v, replaced, copied))
             }
             Command::PauseSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, true)),
             Command::ResumeSync { volume: v } => volume(self, v).map(|v| self.pause(id, v, false)),
@@ -100,6 +92,7 @@ impl Resource {
             Command::ResumeIo { volume: v } => volume(self, v).map(|v| self.resume_io(id, v, Thaw::All)),
             Command::EndFreeze { volume: v } => volume(self, v).map(|v| self.resume_io(id, v, Thaw::OwnFreeze)),
             Command::Outdate { volume: v } => volume(self, v).map(|v| self.outdate(id, v)),
+            Command::ForceResync(v) => volume(self, v).map(|v| self.force_resync(id, v)),
             Command::NewCurrentUuid { volume: v, clear_bitmap } => {
                 volume(self, v).map(|v| self.new_current_uuid(id, v, clear_bitmap))
             }
@@ -223,8 +216,8 @@ impl Resource {
             Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
             Waiting::Reconnect { peer, step, sent } => self.step_reconnect(id, peer, step, sent),
             Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
-            Waiting::Invalidate { volume, remote, copied, step } => {
-                self.step_invalidate(id, volume, (remote, copied), step)
+            Waiting::Invalidate { volume, replaced, copied, step } => {
+                self.step_replace(id, volume, (replaced, copied), step)
             }
             Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
             Waiting::Resize(resizing) => self.step_resize(id, resizing),

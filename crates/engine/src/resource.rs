@@ -3,6 +3,7 @@
 mod commands;
 mod effects;
 mod gate;
+mod generations;
 mod handover;
 mod told;
 mod what_if;

@@ -174,7 +174,7 @@ fn try_out(given: &Given) {
     let mut pair = Pair::on(SHAPE, false, |cfg| *cfg = own[cfg.node.index()].clone());
     pair.turn = TURN;
     load_until_rest(&mut pair);
-    pair.command(1, Command::Invalidate { volume: rig::VOLUME });
+    pair.command(1, Command::invalidate(rig::VOLUME));
     pair.until(LIMIT, |p| p.states()[1] == ConnState::SyncTarget);
     load_until_rest(&mut pair);
     pair.command(0, Command::Verify { volume: rig::VOLUME, peer: None, start: None, stop: None, repair: false });

@@ -169,8 +169,8 @@ impl Adding<'_> {
     fn adjust(&mut self, at: Instant, node: usize, volume: usize, there: bool) {
         let other = (node + 1) % self.setup.nodes();
         match self.rng.below(12) {
-            0 => self.steps.push((at, Step::Command(node, Command::Invalidate { volume: volume_nr(0) }))),
-            1 => self.steps.push((at, Step::Command(other, Command::Invalidate { volume: volume_nr(0) }))),
+            0 => self.steps.push((at, Step::Command(node, Command::invalidate(volume_nr(0))))),
+            1 => self.steps.push((at, Step::Command(other, Command::invalidate(volume_nr(0))))),
             2 => {
                 self.steps.push((at, Step::Kill(other)));
                 let back = self.later(at, Duration::from_secs(20));
@@ -478,9 +478,8 @@ impl Cluster {
         let volume = match command {
             Command::Attach { volume }
             | Command::Detach { volume, .. }
-            | Command::Invalidate { volume }
-            | Command::InvalidateRemote { volume, .. }
-            | Command::InvalidateMarked(volume, _)
+            | Command::Replace(volume, ..)
+            | Command::ForceResync(volume)
             | Command::PauseSync { volume }
             | Command::ResumeSync { volume }
             | Command::SuspendIo { volume }

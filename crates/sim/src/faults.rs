@@ -6,7 +6,7 @@ use crate::net::{Connection, End, Wish, pair};
 use crate::payload::{Buffers, ContentId};
 use crate::plan::{Step, plain_connect, volume_nr};
 use units::{Duration, SectorRange};
-use urbd_core::{Command, Resource};
+use urbd_core::{Command, Replaced, Resource};
 use wire::{ConnState, DiskState, Role};
 
 impl Cluster {
@@ -62,15 +62,21 @@ impl Cluster {
         self.note_wish();
         self.note_by_hand(&command);
         match &command {
-            Command::Invalidate { volume } => {
+            Command::Replace(volume, Replaced::Own { .. }, _) => {
                 self.nodes[n].volumes[usize::from(volume.0)].worthless = true;
                 for peer in self.peers(n) {
                     self.nodes[peer].volumes[usize::from(volume.0)].declared = true;
                 }
             }
-            Command::InvalidateRemote { volume, peer } => {
+            Command::Replace(volume, Replaced::Peer(peer), _) => {
                 self.nodes[peer.index()].volumes[usize::from(volume.0)].worthless = true;
                 self.nodes[n].volumes[usize::from(volume.0)].declared = true;
+            }
+            Command::ForceResync(volume) => {
+                for (i, node) in self.nodes.iter_mut().enumerate() {
+                    let volume = &mut node.volumes[usize::from(volume.0)];
+                    if i == n { volume.declared = true } else { volume.worthless = true }
+                }
             }
             Command::NewCurrentUuid { volume, clear_bitmap: true } => {
                 self.nodes.iter_mut().for_each(|node| node.volumes[usize::from(volume.0)].declared = true);

@@ -106,10 +106,7 @@ impl Cluster {
         let equal = matches!(command, Command::NewCurrentUuid { clear_bitmap: true, .. });
         self.reasons.by_hand |= forced
             || equal
-            || matches!(
-                command,
-                Command::Outdate { .. } | Command::Invalidate { .. } | Command::InvalidateRemote { .. }
-            );
+            || matches!(command, Command::Outdate { .. } | Command::Replace(..) | Command::ForceResync(_));
     }
 
     /// From here on only what is refused now is a reason: what the plan did before may have been resolved.

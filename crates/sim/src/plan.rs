@@ -481,8 +481,8 @@ impl Drawing<Mix> {
                 self.push(Step::Command(node, Command::PauseSync { volume }));
                 self.later(Duration::from_secs(5), Step::Command(node, Command::ResumeSync { volume }));
             }
-            1 => self.push(Step::Command(node, Command::Invalidate { volume })),
-            2 => self.push(Step::Command(node, Command::InvalidateRemote { volume, peer })),
+            1 => self.push(Step::Command(node, Command::invalidate(volume))),
+            2 => self.push(Step::Command(node, Command::invalidate_remote(volume, peer))),
             _ => {
                 let repair = self.rng.chance(1, 2);
                 self.push(Step::Command(node, Command::Verify { volume, peer: None, start: None, stop: None, repair }));

@@ -10,7 +10,7 @@ use crate::{Options, Outcome};
 use std::ops::RangeInclusive;
 use units::Duration;
 use urbd_core::decide::private::Decides;
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind, RrConflict};
+use urbd_core::{Command, Copied, Fencing, OnIoError, OnNoData, Protocol, Replaced, RequestKind, RrConflict};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// What one step has to take effect, unless its line ends with `&`.
@@ -308,6 +308,10 @@ impl Cluster {
                 let peer = node_id(node(peer)?);
                 self.command(node(n)?, Command::Disconnect { peer, force: false });
             }
+            ["invalidate-from", n, peer] => {
+                let own = Replaced::Own { source: Some(node_id(node(peer)?)) };
+                self.command(node(n)?, Command::Replace(volume_nr(self.steps_about), own, Copied::All));
+            }
             ["connect", n, peer] => {
                 let peer = node(peer)?;
                 self.command(node(n)?, plain_connect(peer));
@@ -551,8 +555,9 @@ fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
         "disconnect" => Command::Disconnect { peer, force },
         "attach" => Command::Attach { volume },
         "detach" => Command::Detach { volume, force },
-        "invalidate" => Command::Invalidate { volume },
-        "invalidate-remote" => Command::InvalidateRemote { volume, peer },
+        "invalidate" => Command::invalidate(volume),
+        "force-resync" => Command::ForceResync(volume),
+        "invalidate-remote" => Command::invalidate_remote(volume, peer),
         "outdate" => Command::Outdate { volume },
         "down" => Command::Down(force),
         "pause-sync" => Command::PauseSync { volume },

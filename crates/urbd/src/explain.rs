@@ -72,7 +72,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "invalidate",
-        "All of the volume is fetched from the peer. Until then the data here must not be used. With --reset-bitmap=no only what is marked as different, as after a verify, which a peer can do that speaks DRBD 9's dialect from protocol version 120 on.",
+        "All of the volume is fetched from the Primary, else from a peer with a good copy, or from the one that --sync-from-peer-node-id names. Until then the data here must not be used. With --reset-bitmap=no only what is marked as different, as after a verify, which a peer can do that speaks DRBD 9's dialect from protocol version 120 on.",
     ),
     (
         "invalidate-remote",
@@ -81,6 +81,10 @@ const VERBS: &[(&str, &str)] = &[
     (
         "verify",
         "Compares with the peer that is named, else with each that is connected. Differences are counted and marked; disconnect and connect copies them (in DRBD 9's dialect, invalidate --reset-bitmap=no), or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error, and then exit status 4 says that something differs (and was not repaired). Beside a Primary only a copy and that Primary's can be compared.",
+    ),
+    (
+        "new-current-uuid",
+        "With --clear-bitmap, of new volumes on connected nodes: they count as equal, and nothing is copied. With --force-resync this node's copy of a new volume counts as good, and all of it is copied to the peers; no node need be Primary. Without options on a node that is connected to none.",
     ),
     (
         "resize",
@@ -119,7 +123,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "suspend-io",
-        "Requests wait until resume-io, or for --lease SECONDS. Use it for a moment, as for a snapshot of the backing disk.",
+        "Requests wait until resume-io, or for --lease SECONDS. Use it for a moment, as for a snapshot of the backing disk. A mounted file system is not told: run fsfreeze on it first where it must be clean in the snapshot.",
     ),
     ("completion", "In bash: source <(urbd completion bash)."),
 ];

@@ -153,6 +153,8 @@ const RESET_BITMAP: Opt = value(
     "yes|no",
     "no: only what is marked as different is replaced (DRBD 9's dialect); default: yes",
 );
+const SOURCE: Opt =
+    value("sync-from-peer-node-id", "N", "The peer whose copy is taken; default: the Primary's, else a good one");
 const NODE_ID: Opt = value("node-id", "N", "Node id of the peer (v09 metadata)");
 const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts without node-id, else v09");
 const WAITING: &[Opt] = &[
@@ -233,7 +235,10 @@ const EVENTS: &[Opt] = &[
 const TOP: &[Opt] = &[flag("once", "One plain picture of the next second, as without a terminal"), COLOR];
 const WEB: &[Opt] = &[value("listen", "ADDRESS", "Port, or loopback address and port; default 127.0.0.1:7780")];
 const METRICS: &[Opt] = &[flag("fine", "Latencies in twice as many buckets")];
-const SUSPEND: &[Opt] = &[value("lease", "SECONDS", "I/O goes on by itself after so long")];
+const SUSPEND: &[Opt] = &[
+    value("lease", "SECONDS", "I/O goes on by itself after so long"),
+    value("bdev-freeze", "no", "File systems on the device are not frozen: this is always so (fsfreeze does it)"),
+];
 const RESIZE: &[Opt] = &[
     value(
         "size",
@@ -256,7 +261,7 @@ const PD_HELP: &str = "Change the speed of resyncs until the next adjust; none g
 const RESOURCE_HELP: &str = "Change options of the resource until the next adjust; none given: as configured";
 const NEW_UUID: &[Opt] = &[
     flag("clear-bitmap", "Declare both nodes equal: skips the initial synchronisation"),
-    Opt { hidden: true, ..flag("force-resync", "Not supported") },
+    flag("force-resync", "This node's copy of a new volume is the good one: all of it is copied to the peers"),
 ];
 
 use Takes::{Disks, Hosts, Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
@@ -358,7 +363,7 @@ pub(crate) static SECTIONS: &[Section] = &[
                 "invalidate",
                 Volume,
                 "Throw this node's data away and fetch the peer's",
-                &[RESET_BITMAP],
+                &[RESET_BITMAP, SOURCE],
                 commands::invalidate,
             ),
             each(

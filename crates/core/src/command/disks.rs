@@ -3,7 +3,7 @@
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, failure};
 use crate::command::caller::Caller;
-use crate::command::pending::{Copied, GiveUp, Progress, Waiting};
+use crate::command::pending::{GiveUp, Progress, Waiting};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
@@ -11,6 +11,7 @@ use crate::decide::state::{PairState, Replication};
 use crate::decide::view::{Kind, Refusal};
 use crate::device::{Device, Leaving};
 use crate::node::Node;
+use crate::replaced::{Copied, Replaced};
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -75,35 +76,26 @@ impl Resource {
         }
     }
 
-    pub(super) fn invalidate(&mut self, id: Caller, volume: VolumeNr, remote: Option<NodeId>, copied: Copied) {
-        self.wait_for(id, Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish });
+    pub(crate) fn replace(&mut self, id: Caller, volume: VolumeNr, replaced: Replaced, copied: Copied) {
+        self.wait_for(id, Waiting::Invalidate { volume, replaced, copied, step: GiveUp::Wish });
     }
 
-    /// As `invalidate --reset-bitmap=no`, or `invalidate-remote`, but nobody waits for it.
-    pub(crate) fn copy_marked(&mut self, volume: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(Caller::Copying(volume), volume, remote, Copied::Marked);
-    }
-
-    /// As `invalidate`, or `invalidate-remote`, but nobody waits for it.
-    pub(crate) fn copy_all(&mut self, volume: VolumeNr, remote: Option<NodeId>) {
-        self.invalidate(Caller::Copying(volume), volume, remote, Copied::All);
-    }
-
-    pub(super) fn step_invalidate(
+    pub(super) fn step_replace(
         &mut self,
         id: Caller,
         volume: VolumeNr,
-        (remote, copied): (Option<NodeId>, Copied),
+        (replaced, copied): (Replaced, Copied),
         step: GiveUp,
     ) -> Progress {
-        let at = |step| Progress::Waits(Waiting::Invalidate { volume, remote, copied, step });
+        let at = |step| Progress::Waits(Waiting::Invalidate { volume, replaced, copied, step });
         if step == GiveUp::Sent {
             return at(step);
         }
         if let Err(refusal) = self.has_disk(volume) {
             return Progress::Ended(Err(refusal));
         }
-        let partner = remote.or_else(|| self.source_to_copy_from(volume));
+        let own = matches!(replaced, Replaced::Own { .. });
+        let partner = replaced.peer().or_else(|| self.source_to_copy_from(volume));
         if copied == Copied::Marked
             && let Err(refusal) = self.copies_marked(partner)
         {
@@ -111,28 +103,30 @@ impl Resource {
         }
         let alone =
             self.node.connections.ids().all(|peer| self.node.state.connection(peer) == ConnectionState::StandAlone);
-        if alone && remote.is_some() == self.node.state.is_primary() {
+        let chosen = own && replaced.peer().is_some();
+        if alone && own != self.node.state.is_primary() && !chosen {
             partner.into_iter().for_each(|peer| self.mark_all(peer, volume));
-            let bad = remote.map_or(Set::Disk(volume, DiskState::Inconsistent), |peer| {
-                Set::PeerDisk(peer, volume, DiskState::Inconsistent)
-            });
+            let bad = match replaced {
+                Replaced::Own { .. } => Set::Disk(volume, DiskState::Inconsistent),
+                Replaced::Peer(peer) => Set::PeerDisk(peer, volume, DiskState::Inconsistent),
+            };
             return Progress::Ended(self.make(bad, Kind::Fact).map_err(|r| self.refusal(volume, r.code)));
         }
         let Some(peer) = partner else {
             return Progress::Ended(Err(self.refusal(volume, Code::NeedConnection)));
         };
-        let starting = match (copied, remote) {
-            (Copied::All, Some(_)) => Replication::StartingSyncS,
-            (Copied::All, None) => Replication::StartingSyncT,
-            (Copied::Marked, Some(_)) => Replication::WFBitMapS,
-            (Copied::Marked, None) => Replication::WFBitMapT,
+        let starting = match (copied, replaced) {
+            (Copied::All, Replaced::Peer(_)) => Replication::StartingSyncS,
+            (Copied::All, Replaced::Own { .. }) => Replication::StartingSyncT,
+            (Copied::Marked, Replaced::Peer(_)) => Replication::WFBitMapS,
+            (Copied::Marked, Replaced::Own { .. }) => Replication::WFBitMapT,
         };
         let change = Change::from(Set::Replication(peer, volume, starting));
-        if remote.is_none() && self.in_mesh9() && self.node.state.is_primary() {
+        if own && self.in_mesh9() && self.node.state.is_primary() {
             let text = "among several peers a Primary is not brought up to date: make it Secondary first";
             return Progress::Ended(Err(failure(Code::NotSupported.code(), text)));
         }
-        if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(volume) {
+        if own && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(volume) {
             return at(GiveUp::Draining);
         }
         match self.agree(id, &change) {
@@ -213,6 +207,23 @@ impl Resource {
         }
     }
 
+    /// `new-current-uuid --force-resync` (12.8): this node's copy counts as good, and replaces the peers', which
+    /// were just created as it was.
+    pub(super) fn force_resync(&mut self, id: Caller, volume: VolumeNr) {
+        if let Err(refusal) = self.has_disk(volume).and_then(|()| self.node.can_replace_others(volume)) {
+            return self.end(Some(id), Err(refusal));
+        }
+        self.node.connections.ids().for_each(|peer| self.mark_all(peer, volume));
+        self.took_place(Set::Disk(volume, DiskState::UpToDate));
+        self.begin_replacing(volume);
+        let with_disk: Vec<NodeId> = self.node.replicated_with_disk(volume).collect();
+        for peer in with_disk {
+            self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), Copied::All);
+        }
+        self.tell_state(volume);
+        self.end(Some(id), Ok(()));
+    }
+
     pub(super) fn new_current_uuid(&mut self, id: Caller, volume: VolumeNr, clear_bitmap: bool) {
         if let Err(refusal) = self.has_disk(volume) {
             return self.end(Some(id), Err(refusal));
@@ -274,6 +285,35 @@ impl Node {
         }
         if !self.usable(volume) {
             return Err(failure(138, "the volume has no disk here: attach it first"));
+        }
+        Ok(())
+    }
+
+    /// Peers to which the volume is replicated and that have a disk for it.
+    fn replicated_with_disk(&self, volume: VolumeNr) -> impl Iterator<Item = NodeId> {
+        let here =
+            |(_, pair): &(NodeId, &PairState)| pair.replication != Replication::Off && pair.disk > DiskState::Diskless;
+        self.state.pairs(volume).filter(here).map(|(peer, _)| peer)
+    }
+
+    /// May this node's copy replace those of all others that are here? Only one that nobody has written to yet.
+    fn can_replace_others(&self, volume: VolumeNr) -> Result<(), CommandError> {
+        let fresh = self.devices[volume].uuids(None).current.same(Generation::JUST_CREATED);
+        let here = || self.state.pairs(volume).filter(|(_, pair)| pair.replication != Replication::Off);
+        if here().any(|(_, pair)| !fresh || pair.replication != Replication::Established) {
+            let text = "with --force-resync only of a volume that was just created on this node and is not being copied, \
+                        or without a connection";
+            return Err(failure(151, text));
+        }
+        if self.replicated_with_disk(volume).any(|peer| !self.may_copy(peer, volume, Replication::StartingSyncS)) {
+            let text = "among several peers a Primary that has a disk is not brought up to date, nor one that is being \
+                        copied to: with --force-resync on the Primary, or later";
+            return Err(failure(Code::NotSupported.code(), text));
+        }
+        let attaching = DiskState::Attaching..DiskState::Inconsistent;
+        if here().any(|(_, pair)| attaching.contains(&pair.disk)) || self.state.disk(volume) < DiskState::Inconsistent {
+            let text = "a disk is just being attached: try again when that has ended";
+            return Err(failure(151, text));
         }
         Ok(())
     }

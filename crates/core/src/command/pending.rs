@@ -8,6 +8,7 @@ use crate::decide::rules::DisconnectStep;
 use crate::decide::state::{PeerState, State};
 use crate::decide::{Role, StateChangeResult as Code};
 use crate::pings::PingedPeers;
+use crate::replaced::{Copied, Replaced};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::ResizeFlags;
 
@@ -87,7 +88,7 @@ pub(super) enum Waiting {
     },
     Invalidate {
         volume: VolumeNr,
-        remote: Option<NodeId>,
+        replaced: Replaced,
         copied: Copied,
         step: GiveUp,
     },
@@ -161,14 +162,6 @@ pub(super) enum GiveUp {
     Sent,
 }
 
-/// What a command replaces of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Copied {
-    All,
-    /// What is marked as different.
-    Marked,
-}
-
 /// What a command has come to.
 #[derive(Debug)]
 pub(super) enum Progress {
@@ -185,7 +178,8 @@ impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
     pub(super) fn gives_up(&self, volume: VolumeNr) -> bool {
         match *self {
-            Waiting::Detach { volume: of, step } | Waiting::Invalidate { volume: of, step, remote: None, .. } => {
+            Waiting::Detach { volume: of, step }
+            | Waiting::Invalidate { volume: of, step, replaced: Replaced::Own { .. }, .. } => {
                 of == volume && step != GiveUp::Wish
             }
             _ => false,
@@ -201,8 +195,8 @@ impl Waiting {
             Waiting::Reconnect { peer, step, .. } => Waiting::Reconnect { peer, step, sent: false },
             Waiting::Detach { volume, .. } => Waiting::Detach { volume, step: GiveUp::Wish },
             Waiting::Verify { peer, volume, .. } => Waiting::Verify { peer, volume, sent: false },
-            Waiting::Invalidate { volume, remote, copied, .. } => {
-                Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish }
+            Waiting::Invalidate { volume, replaced, copied, .. } => {
+                Waiting::Invalidate { volume, replaced, copied, step: GiveUp::Wish }
             }
             Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
             other @ (Waiting::Resize(_) | Waiting::Suspend { .. } | Waiting::Parting { .. } | Waiting::Pinged(_)) => {
@@ -223,7 +217,7 @@ impl Waiting {
                 (Some(peer), None)
             }
             Waiting::Verify { peer, volume, .. } => (Some(peer), Some(volume)),
-            Waiting::Invalidate { volume, remote, .. } => (remote, Some(volume)),
+            Waiting::Invalidate { volume, replaced, .. } => (replaced.peer(), Some(volume)),
             Waiting::Promote { .. }
             | Waiting::Demote { .. }
             | Waiting::Reconfigure(_)

@@ -504,7 +504,10 @@ impl Resource {
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
     pub(super) fn agree_in_two_phases(&mut self, id: Caller, change: &Change) -> Result<bool, Refusal> {
         let asks = |set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed) | Set::Replication(..));
-        let copies = |set| if let Set::Replication(peer, _, r) = set { self.may_copy(peer, r) } else { true };
+        let copies = |set| match set {
+            Set::Replication(peer, volume, r) => self.may_copy(peer, volume, r),
+            _ => true,
+        };
         if !change.sets().all(copies) {
             return Err(Refusal { code: Code::NotSupported, volume: None });
         }

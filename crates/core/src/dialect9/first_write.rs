@@ -10,6 +10,7 @@ pub(crate) mod due;
 
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
+use crate::command::caller::Caller;
 use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
@@ -19,10 +20,11 @@ use crate::decide::topic::Topic;
 use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
+use crate::replaced::{Copied, Replaced};
 use crate::request::under_way::Request;
 use crate::request::write::Write;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
-use wire::DiskState;
+use wire::{DiskState, UuidFlags};
 
 impl Resource {
     /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
@@ -184,12 +186,29 @@ impl Resource {
                 let all = self.node.connections[peer].version() < KEEPS_BITMAP || unmarked.contains(peer);
                 match self.node.state.peer_disk(peer, volume) {
                     // It says nothing of its own accord.
-                    DiskState::Outdated if all => self.copy_all(volume, Some(peer)),
-                    DiskState::Outdated => self.copy_marked(volume, Some(peer)),
+                    DiskState::Outdated if all => {
+                        self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), Copied::All)
+                    }
+                    DiskState::Outdated => {
+                        self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), Copied::Marked)
+                    }
                     _ => self.node.connections[peer].peer_devices[volume].link.compared.again = true,
                 }
             }
         }
+    }
+}
+
+impl Resource {
+    /// This node's copy replaces all others: a generation begins that none of them has (12.8).
+    pub(crate) fn begin_replacing(&mut self, volume: VolumeNr) {
+        self.node.devices[volume].due.first_write = FirstWrite::Nothing;
+        if self.node.has_peers_of_9() {
+            self.begin_generation9(volume, Some(self.node.connections.ids().collect()));
+        } else {
+            self.new_generation(volume);
+        }
+        self.tell_uuids(volume, UuidFlags::NONE);
     }
 }
 

@@ -413,8 +413,8 @@ impl Node {
     }
 
     /// May a resync or verify by command begin between this node and a peer? The Primary must be one of both, and the
-    /// source; and the target none of another one.
-    pub(crate) fn may_copy(&self, peer: NodeId, replication: Replication) -> bool {
+    /// source, unless it has no disk that a copy could be taken from; and the target none of another one.
+    pub(crate) fn may_copy(&self, peer: NodeId, volume: VolumeNr, replication: Replication) -> bool {
         if !self.in_mesh9() {
             return true;
         }
@@ -424,7 +424,11 @@ impl Node {
             Replication::StartingSyncT | Replication::WFBitMapT => NodeMask::of(peer),
             _ => NodeMask::of(own).with(peer),
         };
-        self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(peer).is_none()
+        let verifies = matches!(replication, Replication::VerifyS | Replication::VerifyT);
+        let disk = |n: NodeId| if n == own { self.state.disk(volume) } else { self.state.peer_disk(n, volume) };
+        let counts = |primary: &NodeId| verifies || disk(*primary) != DiskState::Diskless;
+        let primaries: NodeMask = self.primaries_in_sight().into_iter().filter(counts).collect();
+        primaries.without(sources).is_empty() && self.source_of_target(peer).is_none()
     }
 
     fn active_source_of_any(&self, peer: NodeId) -> bool {

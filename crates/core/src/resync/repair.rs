@@ -7,11 +7,13 @@ pub(crate) mod due;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Severity};
+use crate::command::caller::Caller;
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::state::Replication;
 use crate::decide::topic::Topic;
 use crate::decide::view::View;
 use crate::node::Node;
+use crate::replaced::{Copied, Replaced};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -73,9 +75,11 @@ impl Resource {
     /// In 9's dialect bitmaps can be exchanged at any time.
     fn repair9(&mut self, peer: NodeId, volume: VolumeNr, peer_role: Role) {
         self.node.connections[peer].peer_devices[volume].repair.copies();
-        let remote = Some(peer).filter(|_| peer_role != Role::Primary);
-        let begins = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
-        if !self.may_copy(peer, begins) {
+        let (replaced, begins) = match peer_role {
+            Role::Primary => (Replaced::Own { source: None }, Replication::StartingSyncT),
+            _ => (Replaced::Peer(peer), Replication::StartingSyncS),
+        };
+        if !self.may_copy(peer, volume, begins) {
             let left = self.node.devices[volume].bits_left(peer) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
             return self.out.note(Severity::Info, Some(volume), Some(peer), Topic::MarkedBesidePrimary, text);
@@ -84,7 +88,7 @@ impl Resource {
         if old && self.node.connections[peer].peer_devices[volume].lasting.write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";
             self.out.note(Severity::Warning, Some(volume), Some(peer), Topic::WriteRepair, text);
-            return self.copy_all(volume, remote);
+            return self.replace(Caller::Copying(volume), volume, replaced, Copied::All);
         }
         if old {
             let text = format!(
@@ -95,7 +99,7 @@ impl Resource {
             return self.out.note(Severity::Error, Some(volume), Some(peer), Topic::RepairInVain, text);
         }
         self.out.note(Severity::Info, Some(volume), Some(peer), Topic::VerifyRepair, COPYING);
-        self.copy_marked(volume, remote);
+        self.replace(Caller::Copying(volume), volume, replaced, Copied::Marked);
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation

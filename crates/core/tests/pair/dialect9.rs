@@ -4,7 +4,7 @@ use crate::rig::{Pair, Shape, VOLUME};
 use std::collections::VecDeque;
 use units::{Duration, Generation, Rng};
 use urbd_core::ConnectionState::{Connected, Connecting, StandAlone};
-use urbd_core::{Command, Effect, LinkUp, ResourceConfig, Segments};
+use urbd_core::{Command, Copied, Effect, LinkUp, Replaced, ResourceConfig, Segments};
 use wire::{Packet, Socket};
 
 const V09: Shape = Shape { version: meta::Version::V09, ..Shape::DEFAULT };
@@ -255,9 +255,9 @@ fn no_command_fails_as_the_other_node_asks_for_something_too() {
         |_| Command::Primary { force: false },
         |_| Command::Secondary { force: false },
         |_| Command::Detach { volume: VOLUME, force: false },
-        |_| Command::Invalidate { volume: VOLUME },
-        |peer| Command::InvalidateRemote { volume: VOLUME, peer },
-        |_| Command::InvalidateMarked(VOLUME, None),
+        |_| Command::invalidate(VOLUME),
+        |peer| Command::invalidate_remote(VOLUME, peer),
+        |_| Command::Replace(VOLUME, Replaced::Own { source: None }, Copied::Marked),
         |_| Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false },
         |peer| Command::Disconnect { peer, force: false },
     ];

@@ -45,7 +45,7 @@ fn requests_look_at_their_own_blocks() {
 #[test]
 fn a_resync_looks_at_each_block_once() {
     let mut pair = Pair::on(LARGE, true, fast);
-    pair.command(1, Command::Invalidate { volume: VOLUME });
+    pair.command(1, Command::invalidate(VOLUME));
     pair.until(Duration::from_secs(60), |p| p.states() == [ConnState::SyncSource, ConnState::SyncTarget]);
     let asked = pair.nodes[1].counts.requests;
     let words = looked_at(&mut pair, |pair| {

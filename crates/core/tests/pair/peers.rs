@@ -207,7 +207,7 @@ fn the_first_peer_may_be_the_absent_one() {
 #[test]
 fn a_target_does_not_get_a_generation_that_somebody_has_with_less_in_it() {
     let (mut pair, before) = written_without_third();
-    pair.command(1, Command::Invalidate { volume: VOLUME });
+    pair.command(1, Command::invalidate(VOLUME));
     pair.until(Duration::from_secs(600), |p| p.nodes[1].notes.contains(&"resync-done"));
     pair.run(200);
     assert_eq!(generation(&pair, 0), generation(&pair, 1));

@@ -24,7 +24,7 @@ fn connected(pair: &Pair) -> bool {
 
 /// Node 1 throws its data away and fetches it.
 fn invalidate(pair: &mut Pair) {
-    pair.command(1, Command::Invalidate { volume: VOLUME });
+    pair.command(1, Command::invalidate(VOLUME));
     pair.until(MINUTE, |p| p.states() == [ConnState::SyncSource, ConnState::SyncTarget]);
 }
 

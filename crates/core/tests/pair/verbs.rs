@@ -39,8 +39,8 @@ fn verbs(peer: NodeId) -> Vec<Command> {
     }
     all.extend([
         Command::Attach { volume },
-        Command::Invalidate { volume },
-        Command::InvalidateRemote { volume, peer },
+        Command::invalidate(volume),
+        Command::invalidate_remote(volume, peer),
         Command::PauseSync { volume },
         Command::ResumeSync { volume },
         Command::SuspendIo { volume },
@@ -95,7 +95,7 @@ impl Verbs {
                 verbs.pair.unlink();
                 verbs.state = Connecting;
             }
-            Resync | PausedResync => verbs.begin(1, Command::Invalidate { volume: VOLUME }),
+            Resync | PausedResync => verbs.begin(1, Command::invalidate(VOLUME)),
             Verify => {
                 verbs.begin(0, Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false })
             }

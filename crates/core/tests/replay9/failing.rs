@@ -29,7 +29,7 @@ fn what_the_source_cannot_read_stays_marked() {
         let mut replay = Replay::with_disks(first, node, |_| {}, |start| start.on_io_error = OnIoError::PassOn);
         replay.live(node == 1);
         if node == 1 {
-            replay.node.command(replay.now, Command::Invalidate { volume: VOLUME });
+            replay.node.command(replay.now, Command::invalidate(VOLUME));
         } else {
             replay.node.failing = Some(SectorRange { start: Sector(128), end: Sector(192) });
         }

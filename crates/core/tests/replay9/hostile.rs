@@ -55,9 +55,9 @@ fn meddle(node: &mut Node, now: Instant, rng: &mut Rng) {
         1 => node.command(now, Command::Secondary { force: false }),
         2 => node.command(now, Command::Disconnect { peer, force: false }),
         3 => node.command(now, Command::NewCurrentUuid { volume: crate::VOLUME, clear_bitmap: true }),
-        4 => node.command(now, Command::Invalidate { volume: crate::VOLUME }),
+        4 => node.command(now, Command::invalidate(crate::VOLUME)),
         5 => node.command(now, Command::Detach { volume: crate::VOLUME, force: true }),
-        6 => node.command(now, Command::InvalidateRemote { volume: crate::VOLUME, peer }),
+        6 => node.command(now, Command::invalidate_remote(crate::VOLUME, peer)),
         7 => node.command(now, Command::PauseSync { volume: crate::VOLUME }),
         8 => node.command(now, Command::ResumeSync { volume: crate::VOLUME }),
         9 => {

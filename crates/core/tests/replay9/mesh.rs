@@ -327,7 +327,7 @@ fn a_copy_is_given_up_while_all_stay_connected() {
             nodes.command(0, Command::Secondary { force: true });
         }
         nodes.command(2, Command::PauseSync { volume: VOLUME });
-        nodes.command(2, Command::Invalidate { volume: VOLUME });
+        nodes.command(2, Command::invalidate(VOLUME));
         assert_eq!(nodes.disk(2), DiskState::Inconsistent, "{}", nodes.notes(2));
         assert!([0, 1].iter().all(|n| nodes.is_connected(*n, 2)), "{}", nodes.notes(2));
         nodes.command(2, Command::ResumeSync { volume: VOLUME });

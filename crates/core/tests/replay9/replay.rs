@@ -12,7 +12,7 @@ use crate::tolerance::{
 };
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind};
+use urbd_core::{Command, ConnectionConfig, Copied, LinkDown, LinkUp, Replaced, RequestKind};
 use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
@@ -332,9 +332,11 @@ impl Replay {
                             stop: None,
                             repair: false,
                         },
-                        (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
-                        (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked(volume, None),
-                        (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
+                        (_, Some(ConnState::StartingSyncT)) => Command::invalidate(volume),
+                        (_, Some(ConnState::WFBitMapT)) => {
+                            Command::Replace(volume, Replaced::Own { source: None }, Copied::Marked)
+                        }
+                        (_, Some(ConnState::StartingSyncS)) => Command::invalidate_remote(volume, peer),
                         (None, None) if p.change.disk == Some(wire::DiskState::Detaching) => {
                             Command::Detach { volume, force: false }
                         }

@@ -12,12 +12,12 @@ use crate::status::{self, Surroundings};
 use crate::token::{ClientId, Token};
 use crate::{memory, notify};
 use config::LocalResource;
-use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, Listens, Reply, Request};
+use control::{Command as Asked, ErrorCode, Failure, Listens, Reply, Request};
 use control::{MemoryStatus, Opening, ResourceStatus};
 use frontends::users::User;
 use std::collections::{BTreeMap, BTreeSet};
 use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr, same_host};
-use urbd_core::{Command, CommandError, ConnectionState, ResourceConfig, SuspendReason};
+use urbd_core::{Command, CommandError, Copied, Replaced, ResourceConfig, SuspendReason};
 
 /// Commands that the core works on.
 #[derive(Default)]
@@ -264,10 +264,10 @@ impl Runner {
                 Ok(all) => Reply::WhatIf(all),
                 Err(failure) => Reply::Error(failure),
             },
-            Request::Generations { volume, peer } => match self.generations(VolumeNr(volume), peer.as_deref()) {
-                Ok(generations) => Reply::Generations(generations),
-                Err(failure) => Reply::Error(failure),
-            },
+            Request::Generations { volume, peer } => {
+                let of = |peers: Vec<NodeId>| self.generations(VolumeNr(volume), peers.first().copied());
+                self.peers(peer).and_then(of).map_or_else(Reply::Error, Reply::Generations)
+            }
             Request::Command(Asked::HandOver) => match self.hand_over() {
                 Ok(()) => Reply::Ok { info: Vec::new() },
                 Err(failure) => Reply::Error(failure),
@@ -586,17 +586,20 @@ impl Runner {
             }
             Asked::Primary { force } => vec![Command::Primary { force }],
             Asked::Secondary { force } => vec![Command::Secondary { force }],
-            Asked::Invalidate { volume, keep_bitmap } => self.each_volume(volume, |volume| match keep_bitmap {
-                false => Command::Invalidate { volume },
-                true => Command::InvalidateMarked(volume, None),
-            })?,
+            Asked::Invalidate { volume, keep_bitmap } => {
+                let own = Replaced::Own { source: None };
+                self.each_volume(volume, |volume| Command::Replace(volume, own, copied(keep_bitmap)))?
+            }
+            Asked::InvalidateFrom { volume, keep_bitmap, source } => {
+                let what = || Failure::new(ErrorCode::NO_SUCH_PEER, format!("{source} is no node id"));
+                let own = Replaced::Own { source: Some(NodeId::new(source).ok_or_else(what)?) };
+                self.each_volume(volume, |volume| Command::Replace(volume, own, copied(keep_bitmap)))?
+            }
             Asked::InvalidateRemote { peer, volume, keep_bitmap } => {
                 let mut all = Vec::new();
                 for peer in self.peers(peer)? {
-                    all.extend(self.each_volume(volume, |volume| match keep_bitmap {
-                        false => Command::InvalidateRemote { volume, peer },
-                        true => Command::InvalidateMarked(volume, Some(peer)),
-                    })?);
+                    let replace = |volume| Command::Replace(volume, Replaced::Peer(peer), copied(keep_bitmap));
+                    all.extend(self.each_volume(volume, replace)?);
                 }
                 all
             }
@@ -621,6 +624,7 @@ impl Runner {
             }
             Asked::ResumeIo { volume } => self.each_volume(volume, |volume| Command::ResumeIo { volume })?,
             Asked::Outdate { volume } => self.each_volume(volume, |volume| Command::Outdate { volume })?,
+            Asked::ForceResync { volume } => self.each_volume(volume, Command::ForceResync)?,
             Asked::NewCurrentUuid { volume, clear_bitmap } => {
                 self.each_volume(volume, |volume| Command::NewCurrentUuid { volume, clear_bitmap })?
             }
@@ -766,29 +770,9 @@ impl Runner {
             }
         }
     }
+}
 
-    fn generations(&self, volume: VolumeNr, peer: Option<&str>) -> Result<GenerationIdentifiers, Failure> {
-        let snapshot = self.core.snapshot();
-        let device = snapshot.devices.iter().find(|d| d.volume == volume).ok_or_else(|| {
-            Failure::new(ErrorCode::NO_SUCH_MINOR, format!("{} has no volume {volume}", self.local.name))
-        })?;
-        let connection = match self.peers(peer.map(str::to_owned))?.as_slice() {
-            [] => None,
-            [first, ..] => snapshot.connections.iter().find(|c| c.peer == *first),
-        };
-        let peer_device = connection.and_then(|c| c.peer_devices.iter().find(|p| p.volume == volume));
-        let [current, bitmap, older, oldest] = device.generations.map(|g| g.0);
-        Ok(GenerationIdentifiers {
-            current,
-            bitmap,
-            history: [older, oldest],
-            consistent: device.disk >= wire::DiskState::Outdated && device.disk != wire::DiskState::DUnknown,
-            was_up_to_date: device.disk == wire::DiskState::UpToDate,
-            primary: snapshot.role == wire::Role::Primary,
-            crashed_primary: false,
-            connected: connection.is_some_and(|c| c.state == ConnectionState::Connected),
-            full_sync: false,
-            peer_outdated: peer_device.is_some_and(|p| p.peer_disk <= wire::DiskState::Outdated),
-        })
-    }
+/// How much a command replaces of a copy.
+fn copied(keep_bitmap: bool) -> Copied {
+    if keep_bitmap { Copied::Marked } else { Copied::All }
 }

@@ -101,18 +101,22 @@ pub(crate) fn detach(call: &Call, target: &Target) -> Result<u8, Problem> {
 /// On a resource that does not run, the metadata is changed instead.
 pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
     let keep_bitmap = keeps_bitmap(call)?;
+    let no_id = |_| Problem::usage("--sync-from-peer-node-id: node ids are 0 to 31");
+    let source = call.number("sync-from-peer-node-id")?.map(u8::try_from).transpose().map_err(no_id)?;
     if !call.context.is_running(&target.name.resource) {
-        if keep_bitmap {
-            let resource = &target.name.resource;
-            return Err(Problem::new(
-                exit::FAILURE,
-                format!("{target}: --reset-bitmap=no needs a connection to the peer"),
-            )
-            .hint(format!("urbd up {resource}; without the option all of it is replaced")));
+        let option = source.map(|_| "--sync-from-peer-node-id").or(keep_bitmap.then_some("--reset-bitmap=no"));
+        if let Some(option) = option {
+            let text = format!("{target}: {option} needs a connection to the peer");
+            let hint = format!("urbd up {}; without the option all of it is replaced", target.name.resource);
+            return Err(Problem::new(exit::FAILURE, text).hint(hint));
         }
         return metadata::invalidate(call, target);
     }
-    let command = Command::Invalidate { volume: target.name.volume, keep_bitmap };
+    let volume = target.name.volume;
+    let command = match source {
+        Some(source) => Command::InvalidateFrom { volume, keep_bitmap, source },
+        None => Command::Invalidate { volume, keep_bitmap },
+    };
     send_or(call, target, command, |e| not_these_two(call, target, e))
 }
 
@@ -191,6 +195,11 @@ const LEASES: std::ops::RangeInclusive<u32> = 1..=86_400;
 
 pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {
     let volume = target.name.volume;
+    if let Some(freeze) = call.value("bdev-freeze").filter(|freeze| *freeze != "no") {
+        return Err(Problem::usage(format!("--bdev-freeze={freeze}: urbd freezes no file system")).hint(
+            "freeze the one that is mounted first: fsfreeze --freeze MOUNTPOINT; and with --bdev-freeze=no here",
+        ));
+    }
     let Some(lease) = call.number("lease")? else { return send(call, target, Command::SuspendIo { volume }) };
     let seconds = u32::try_from(lease).ok().filter(|seconds| LEASES.contains(seconds)).ok_or_else(|| {
         let (least, most) = (LEASES.start(), LEASES.end());
@@ -221,12 +230,13 @@ pub(crate) fn resize(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 pub(crate) fn new_current_uuid(call: &Call, target: &Target) -> Result<u8, Problem> {
-    if call.flag("force-resync") {
-        return Err(Problem::usage(format!("{target}: --force-resync is not supported"))
-            .hint(format!("for a full resync of the peer: urbd invalidate-remote {target}")));
+    let volume = target.name.volume;
+    match (call.flag("force-resync"), call.flag("clear-bitmap")) {
+        (true, true) => Err(Problem::usage(format!("{target}: --force-resync or --clear-bitmap, not both"))
+            .hint("the first copies all to the peers, the second declares all equal")),
+        (true, false) => send(call, target, Command::ForceResync { volume }),
+        (false, clear_bitmap) => send(call, target, Command::NewCurrentUuid { volume, clear_bitmap }),
     }
-    let clear_bitmap = call.flag("clear-bitmap");
-    send(call, target, Command::NewCurrentUuid { volume: target.name.volume, clear_bitmap })
 }
 
 /// A size in sectors: a number of sectors, or a number with a suffix `s` (sectors), `K`, `M`, `G`, `T`, `P` (bytes).

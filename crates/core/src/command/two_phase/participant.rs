@@ -349,7 +349,7 @@ impl Node {
             _ => return None,
         };
         let volume = self.devices.ids().find(|of| *of == volume)?;
-        let may = self.state.replicates(peer, volume) && self.may_copy(peer, own);
+        let may = self.state.replicates(peer, volume) && self.may_copy(peer, volume, own);
         may.then(|| Set::Replication(peer, volume, own).into())
     }
 }

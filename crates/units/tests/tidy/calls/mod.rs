@@ -52,7 +52,7 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     ("of these with &mut", [659, 64, 159]),
     ("knot of methods", [4, 2, 1]),
     ("knot of all functions", [4, 3, 2]),
-    ("mean reach of a method", [70, 12, 24]),
+    ("mean reach of a method", [71, 12, 24]),
     ("files in one circle of calls", [63, 7, 34]),
     ("fields in reach of a file", [415, 78, 208]),
     ("files with over 60 in reach", [66, 5, 32]),
@@ -67,7 +67,8 @@ const LIMITS: &[(&str, [usize; 3])] = &[
     // The engine's: metadata that move while their device is in use, answers that wait until `events2` has printed.
     // The engine's, again: who probes beside a node that has just been left; whom a demotion by force has left behind;
     // a resource gets another name while it runs.
-    ("lines, in hundreds", [308, 138, 107]),
+    // The core's, again: a copy that a command names as the good one, or as the source.
+    ("lines, in hundreds", [309, 138, 107]),
 ];
 
 /// What is known of a type by its methods.
