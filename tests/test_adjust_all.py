@@ -109,25 +109,36 @@ def seen(a):
             files.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
         except OSError:
             continue  # it was one of that moment
-    with open(f"/proc/{pid}/net/tcp") as f:
-        listens = sorted(int(line.split()[1].split(":")[1], 16) for line in f if line.split()[3] == "0A")
-    names = a.run(["sh", "-c", "cd /dev/urbd; find . -type l | sort"], stdout=subprocess.PIPE, text=True).stdout
     group = os.stat(os.path.join(a.run_dir, "r0.sock")).st_gid
     return {
         "show": a.urbd("show", "r0").out,
-        **{verb: a.urbd(verb, "r0").out for verb in ("sh-dev", "sh-minor", "sh-ll-dev", "sh-md-dev", "sh-md-idx", "sh-udev", "sh-ip")},
+        **shown_of_file(a),
         "files": sorted({f for f in files if f.startswith(a.dir) and not f.startswith(a.run_dir) and not f.endswith(".log")}),
-        "listens": listens,
-        "names": names,
+        "listens": listens(a),
+        "names": names(a),
         "size": a.status()["devices"][0]["size"],
         "group": group,
     }
 
 
-def listening(a):
-    """It listens when it has begun to connect."""
+def shown_of_file(a):
+    """What the verbs for scripts print, called one after the other by one shell."""
+    verbs = ("sh-dev", "sh-minor", "sh-ll-dev", "sh-md-dev", "sh-md-idx", "sh-udev", "sh-ip")
+    script = f"for verb in {' '.join(verbs)}; do {URBD} $verb r0 || exit; echo --; done"
+    shown = a.run(["sh", "-c", script], env=a.env(), stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    parts = shown.split("--\n")
+    assert len(parts) == len(verbs) + 1 and not parts[-1], shown
+    return dict(zip(verbs, parts))
+
+
+def names(a):
+    return a.run(["sh", "-c", "cd /dev/urbd; find . -type l | sort"], stdout=subprocess.PIPE, text=True).stdout
+
+
+def listens(a):
+    """On which ports; it listens when it has begun to connect."""
     with open(f"/proc/{a.serving()}/net/tcp") as f:
-        return any(line.split()[3] == "0A" for line in f)
+        return sorted(int(line.split()[1].split(":")[1], 16) for line in f if line.split()[3] == "0A")
 
 
 class Bench:
@@ -158,9 +169,9 @@ class Bench:
         if self.a.state()["disk"] in ("Diskless", "Attaching"):
             eventually("attached", lambda: self.a.state()["disk"] != "Attaching", 10)
         lost = self.a.state()["disk"] == "Diskless"
-        eventually("listens", lambda: listening(self.a), 10)
+        eventually("listens", lambda: listens(self.a), 10)
         if "front-end" not in text:
-            eventually("it has its names", lambda: seen(self.a)["names"], 10)
+            eventually("it has its names", lambda: names(self.a), 10)
         got = None if lost else seen(self.a)
         self.a.stop()
         return got
@@ -190,8 +201,8 @@ class Bench:
             assert not differs, (name, text, r, [(before[k], after[k]) for k in differs])
             return False
         assert wanted is not None, (name, text, "cannot be started so, and is taken over", r)
-        eventually("listens", lambda: listening(a), 10)
-        eventually(f"{name}: as a fresh one", lambda: seen(a)["listens"] == wanted["listens"], 5)
+        eventually("listens", lambda: listens(a), 10)
+        eventually(f"{name}: as a fresh one", lambda: listens(a) == wanted["listens"], 5)
         after = seen(a)
         assert after == wanted, (name, text, [(k, wanted[k], after[k]) for k in wanted if wanted[k] != after[k]])
         for call in (["-d", "adjust", "r0"], ["adjust", "r0"]):
@@ -220,7 +231,7 @@ def test_each_item_alone(cluster, part):
         bench.make_metadata()
         a.put_res("r0", base)
         a.start()
-        eventually("it has its names", lambda: seen(a)["names"], 10)
+        eventually("it has its names", lambda: names(a), 10)
         held = None
         if primary:
             a.urbd("primary", "--force", "r0")
@@ -237,7 +248,7 @@ def test_each_item_alone(cluster, part):
                 a.start()
                 continue
             assert r.rc == 0, (name, r)
-            eventually("it listens again", lambda: seen(a)["listens"] == plain["listens"], 10)
+            eventually("it listens again", lambda: listens(a) == plain["listens"], 10)
             back = seen(a)
             assert back == plain, (name, taken, [(k, plain[k], back[k]) for k in plain if plain[k] != back[k]])
         if held is not None:
