@@ -277,7 +277,8 @@ def test_an_attach_is_interrupted(cluster, dies):
         b.urbd("detach", "r0")
         a.wait(peer_disk="Diskless")
         load.wait_writes(50)
-        attach = threading.Thread(target=b.call, args=("attach", "r0"))
+        tried = []
+        attach = threading.Thread(target=lambda: tried.append(b.call("attach", "r0")))
         attach.start()
         time.sleep(0.02 * turn)
         dead = a if dies == "primary" else b
@@ -285,6 +286,11 @@ def test_an_attach_is_interrupted(cluster, dies):
         journals.append(load.interrupt())
         attach.join()
         dead.start()
+        if dies == "primary" and tried[0].rc:
+            # Who was asked whose data is newer has died, and this node had seen newer data than its disk has.
+            assert "attach" in tried[0].err, tried
+            b.wait(disk="Diskless", conn="Connected")
+            b.urbd("attach", "r0")
         in_sync(a, b)
         if dies == "primary":
             a.urbd("primary", "r0")
