@@ -91,7 +91,7 @@ impl Resource {
             Ok(dialect) => dialect,
             Err(refusal) => {
                 let text = wire::Violation::from(refusal).to_string() + self.node.why_less_is_offered();
-                return self.out.refuse(peer, Topic::IncompatibleVersions, &text);
+                return self.out.protocol_error(peer, Topic::IncompatibleVersions, text);
             }
         };
         let volumes = self.node.devices.len();
