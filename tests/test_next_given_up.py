@@ -207,7 +207,6 @@ def the_peer_is_primary_as_well(a, b):
 # Reasons for which the core gives a connection up, and which no case makes, and why.
 UNREACHED = {
     "connect-refused": "see UNTYPED",
-    "data-integrity-alg-unsupported": "who has it in a file is refused: connection-not-usable",
     "no-hmac": "while the secret is being changed; it is tried again",
 }
 
