@@ -9,7 +9,7 @@ import threading
 H80, H100 = 0x83740267, 0x8620EC20
 INITIAL_META, INITIAL_DATA, FEATURES = 0xFFF1, 0xFFF2, 0xFFFE
 DATA, BARRIER, BITMAP, DATA_REQUEST, PROTOCOL, UUIDS, SIZES, STATE = 0x00, 0x03, 0x04, 0x08, 0x0B, 0x0C, 0x0D, 0x0E
-AUTH_CHALLENGE, AUTH_RESPONSE, PROTOCOL_UPDATE = 0x10, 0x11, 0x2D
+AUTH_CHALLENGE, AUTH_RESPONSE, PROTOCOL_UPDATE, TWOPC_PREPARE, TWOPC_NO = 0x10, 0x11, 0x2D, 0x2E, 0x46
 PING, PING_ACK, WRITE_ACK, BARRIER_ACK, SYNC_PARAM89, COMPRESSED_BITMAP, TRIM, ZEROES = \
     0x13, 0x14, 0x16, 0x1C, 0x23, 0x24, 0x31, 0x36
 STATE_FRESH = 0x0000C882  # Secondary, WFConnection, Inconsistent, DUnknown: what a just created 8.4 node sends
@@ -24,8 +24,9 @@ def h100(command, payload=b"", volume=0, length=None, pad=0, magic=H100):
     return struct.pack(">IHHII", magic, volume, command, len(payload) if length is None else length, pad) + payload
 
 
-def features(low=86, high=101, flags=0xF):
-    return h80(FEATURES, struct.pack(">6I", low, flags, high, 0, 0, 0) + bytes(48))
+def features(low=86, high=101, flags=0xF, nodes=(0, 0)):
+    """nodes: the sender's id and the receiver's, in DRBD 9's dialect."""
+    return h80(FEATURES, struct.pack(">6I", low, flags, high, *nodes, 0) + bytes(48))
 
 
 def in_network(node, make):
@@ -105,6 +106,19 @@ class FakePeer:
             _, command, payload = self.receive()
             seen[command] = payload
         return seen
+
+    def refuse(self, node=1, other=0):
+        """As a node of DRBD 9 that does not agree to be connected, and does not say why."""
+        self.connect()
+        self.data.sendall(features(118, 118, nodes=(node, other)))
+        self.exactly(80)
+        self.data.sendall(h100(PROTOCOL, struct.pack(">6I", 3, 0, 0, 0, 0, 0) + bytes(64), volume=0xFFFF))
+        command = None
+        while command != TWOPC_PREPARE:
+            volume, command, payload = self.receive()
+        tid, initiator = struct.unpack(">2I", payload[:8])
+        vote = struct.pack(">2I3Q", tid, initiator, 1 << node | 1 << other, 0, 0)
+        self.meta.sendall(h100(TWOPC_NO, vote, volume=volume))
 
     def authenticate(self, digest=bytes(20)):
         """As somebody who does not know the secret, of whom urbd wants it. None: without an answer as yet."""

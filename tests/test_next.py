@@ -614,7 +614,6 @@ def disk_hangs_while_it_is_given_up(a, b):
 # What has a command and is not typed here, and why.
 UNTYPED = {
     "another-came-first": "three nodes in 8.4's dialect, for a moment: not-the-only-peer follows",
-    "connect-refused": "a peer that refuses without a reason; what is said is what handshake-refused says",
     "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
     "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
     "peer-lacks-own-writes": "the peer's disk has lost what the peer has confirmed: crates/core/tests/tables",

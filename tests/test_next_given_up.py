@@ -185,6 +185,11 @@ def an_old_version_is_upgraded(a, b):
     return of_another_kind(a, b, lambda peer: peer.connect().data.sendall(features(70, 80)))
 
 
+@case("connect-refused", "on {name}, which says why", dialects=["9"])
+def the_peer_refuses_and_does_not_say_why(a, b):
+    return of_another_kind(a, b, lambda peer: peer.refuse())
+
+
 @case("integrity-alg-differs", "make the option equal", dialects=["8.4"])
 def the_peer_takes_an_algorithm_that_nobody_has(a, b):
     b.kill()
@@ -206,7 +211,6 @@ def the_peer_is_primary_as_well(a, b):
 
 # Reasons for which the core gives a connection up, and which no case makes, and why.
 UNREACHED = {
-    "connect-refused": "see UNTYPED",
     "no-hmac": "while the secret is being changed; it is tried again",
 }
 
