@@ -368,7 +368,7 @@ def demoted_and_alone(a, b):
     return a
 
 
-@case("exposed-data-differs", "give {name} back")
+@case("exposed-data-differs", "give {name} back the disk that it had; or, if")
 def the_peer_is_gone_and_then_the_disk(a, b):
     """The own disk has all, and the peer's does not."""
     b.kill()
@@ -380,7 +380,7 @@ def the_peer_is_gone_and_then_the_disk(a, b):
     return a
 
 
-@case("exposed-data-differs", "give {name} back", dialects=["8.4"])
+@case("exposed-data-differs", "give {name} back the disk that it had; or, if", dialects=["8.4"])
 def the_peer_has_another_disk(a, b):
     a.urbd("detach", "r0")
     a.write(8 * MIB, os.urandom(65536))
@@ -616,8 +616,6 @@ UNTYPED = {
     "another-came-first": "three nodes in 8.4's dialect, for a moment: not-the-only-peer follows",
     "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
     "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
-    "peer-lacks-own-writes": "the peer's disk has lost what the peer has confirmed: crates/core/tests/tables",
-    "primary-is-outdated": "a Primary with an Outdated disk meets one that crashed: crates/core/tests/tables",
 }
 # What comes next is to look, or nothing: a person's turn.
 LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiating", "ended-at-once",
@@ -627,7 +625,6 @@ LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiati
 NOT_TYPED = {
     "give this node a disk": "as own-disk-too-small",
     "small packets pass": "is over a minute after the last loss; test_mistakes.py has what is said",
-    "stop the applications here; urbd secondary {resource}": "as primary-is-outdated",
     "to have {name} instead: {leave}urbd connect {object}": "several nodes that all allow two Primaries, which is refused",
     "to wait for that": "as another-came-first",
 }

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import signal
 import struct
 import threading
 
@@ -188,6 +189,39 @@ def an_old_version_is_upgraded(a, b):
 @case("connect-refused", "on {name}, which says why", dialects=["9"])
 def the_peer_refuses_and_does_not_say_why(a, b):
     return of_another_kind(a, b, lambda peer: peer.refuse())
+
+
+@case("exposed-data-differs", "give {name} back the disk that it had; or stop", dialects=["8.4"],
+      net="fencing resource-only;", handlers='fence-peer "exit 6";')
+def the_other_is_said_to_be_primary(a, b):
+    """And a, who has begun a generation without it, is Outdated then."""
+    b.kill()
+    a.wait(disk="Outdated")
+    b.start()
+    return a
+
+
+@case("primary-is-outdated", "stop the applications here; urbd secondary {resource}", dialects=["8.4"],
+      net="allow-two-primaries; fencing resource-and-stonith;", handlers='fence-peer "exit 6";')
+def the_other_primary_has_crashed(a, b):
+    """a is told, wrongly or not, that b goes on."""
+    b.urbd("primary", "r0")
+    b.write(12 * MIB, os.urandom(65536))
+    b.flush()
+    b.kill()
+    a.wait(disk="Outdated")
+    b.start()
+    return a
+
+
+@case("peer-lacks-own-writes", "give {name} back the disk that it had; or, if", protocol="A")
+def both_the_disk_and_what_the_peer_had_not_taken_are_gone(a, b):
+    os.kill(b.serving(), signal.SIGSTOP)
+    a.write(8 * MIB, os.urandom(65536))
+    a.urbd("detach", "--force", "r0")
+    b.kill()
+    b.start()
+    return a
 
 
 @case("integrity-alg-differs", "make the option equal", dialects=["8.4"])

@@ -25,7 +25,7 @@ impl List<'_> {
                 self.add(who.object(), Weight::Running, "disconnecting", text, None);
             }
             _ => {
-                self.not_reached(&who);
+                self.not_reached(r, &who);
                 self.stranger(&who);
             }
         }
@@ -64,7 +64,7 @@ impl List<'_> {
     }
 
     /// It is being tried.
-    fn not_reached(&mut self, who: &Who) {
+    fn not_reached(&mut self, r: &ResourceStatus, who: &Who) {
         let (name, resource, object) = (who.name(), who.resource, who.object());
         let (local, peer) = who.addresses();
         if who.c.failed_authentications > 0 {
@@ -139,7 +139,7 @@ impl List<'_> {
                 ("not-reached", format!("{name} is not reached at {peer}: {error}"), next!("urbd why {resource}"))
             }
             None if who.c.losses.is_some() => return self.unsteady(who),
-            None => return self.lost(who),
+            None => return self.lost(r, who),
         };
         self.add(object, Weight::Warning, code, format!("{why}."), Some(next));
     }
@@ -171,12 +171,12 @@ impl List<'_> {
     }
 
     /// A connection that ended, or was refused by one of the nodes.
-    fn lost(&mut self, who: &Who) {
+    fn lost(&mut self, r: &ResourceStatus, who: &Who) {
         let (name, resource, object) = (who.name(), who.resource, who.object());
         match &who.c.cause {
             Some(cause) => {
                 let text = format!("{name} is not connected: {}.", cause.text.trim_end_matches('.'));
-                if let Some(next) = what_passes(&cause.code, who) {
+                if let Some(next) = what_passes(r, &cause.code, who) {
                     return self.add(object, Weight::Error, &cause.code, text, Some(next));
                 }
                 let address = peer_address(who);
@@ -404,7 +404,7 @@ fn ways_out(r: &ResourceStatus, who: &Who) -> Next {
 }
 
 /// What a node lacks for the two to be connected, which they go on trying.
-fn what_passes(code: &str, who: &Who) -> Option<Next> {
+fn what_passes(r: &ResourceStatus, code: &str, who: &Who) -> Option<Next> {
     let (name, resource, object) = (who.name(), who.resource, who.object());
     let next = match code {
         "peer-disk-too-small" => {
@@ -420,6 +420,10 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
             )
         }
         "source-is-inconsistent" => next!("finish the resync of this node from where its data is"),
+        // The own disk is attached, and is too old.
+        "exposed-data-differs" | "peer-lacks-own-writes" if r.devices.iter().any(|d| is_old(d.disk)) => {
+            next!("give {name} back the disk that it had; or stop the applications here; urbd secondary {resource}")
+        }
         "exposed-data-differs" | "peer-lacks-own-writes" => {
             next!("give {name} back the disk that it had; or, if this node's own disk has all: urbd attach {resource}")
         }
@@ -435,6 +439,10 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
         _ => return None,
     };
     Some(next)
+}
+
+fn is_old(disk: DiskState) -> bool {
+    matches!(disk, DiskState::Inconsistent | DiskState::Outdated | DiskState::Consistent)
 }
 
 /// What to do before the nodes connect again, by the reason why they did not.

@@ -264,6 +264,9 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (passing("peer-disk-too-small"), "peer-disk-too-small", "not connected: why.", "give bravo a disk as large"),
         (passing("own-disk-too-small"), "own-disk-too-small", "not connected: why.", "give this node a disk as large as that of bravo"),
         (passing("exposed-data-differs"), "exposed-data-differs", "not connected: why.", "urbd attach r0"),
+        (with(|r| {
+            (r.devices[0].disk, r.connections[0]) = (DiskState::Outdated, passing("exposed-data-differs").connections.remove(0));
+        }), "exposed-data-differs", "not connected: why.", "or stop the applications here; urbd secondary r0"),
         (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
         (passing("primary-is-outdated"), "primary-is-outdated", "not connected: why.", "stop the applications here; urbd secondary r0"),
         (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("primary-would-be-target", "why")), "primary-would-be-target", "not trying: why.", "Throw it away: on charlie, urbd connect --discard-my-data r0; here, urbd connect r0:charlie. Keep it: stop the applications here; urbd secondary r0; urbd connect r0:charlie"),
