@@ -88,11 +88,15 @@ class FakePeer:
         assert magic == H100, hex(magic)
         return volume, command, self.exactly(length, sock)
 
-    def handshake(self, sectors, uuids=UUIDS_FRESH, state=STATE_FRESH, protocol=3):
-        """As a node whose disk was just made (by default), of `sectors` sectors; until urbd's P_STATE has come."""
+    def begin(self):
+        """As far as the protocol is agreed on."""
         self.connect()
         self.data.sendall(features())
         assert self.exactly(80)[:8] == h80(FEATURES, bytes(72))[:8]
+
+    def handshake(self, sectors, uuids=UUIDS_FRESH, state=STATE_FRESH, protocol=3):
+        """As a node whose disk was just made (by default), of `sectors` sectors; until urbd's P_STATE has come."""
+        self.begin()
         d = self.data
         d.sendall(h100(PROTOCOL, struct.pack(">6I", protocol, 0, 0, 0, 0, 0) + b"\0"))
         d.sendall(h100(SYNC_PARAM89, struct.pack(">I", 102400) + bytes(128) + struct.pack(">4I", 0, 0, 0, 0)))

@@ -613,7 +613,6 @@ def disk_hangs_while_it_is_given_up(a, b):
 
 # What has a command and is not typed here, and why.
 UNTYPED = {
-    "another-came-first": "three nodes in 8.4's dialect, for a moment: not-the-only-peer follows",
     "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
     "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
 }
@@ -625,8 +624,6 @@ LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiati
 NOT_TYPED = {
     "give this node a disk": "as own-disk-too-small",
     "small packets pass": "is over a minute after the last loss; test_mistakes.py has what is said",
-    "to have {name} instead: {leave}urbd connect {object}": "several nodes that all allow two Primaries, which is refused",
-    "to wait for that": "as another-came-first",
 }
 
 

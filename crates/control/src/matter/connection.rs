@@ -181,8 +181,11 @@ impl List<'_> {
                 }
                 let address = peer_address(who);
                 let (weight, next) = match cause.code.as_str() {
-                    // By itself, when that has ended.
-                    "another-came-first" => (Weight::Running, next!("to wait for that: urbd wait-sync {resource}")),
+                    "another-came-first" => {
+                        let next = comes_later(r, cause);
+                        let weight = if next.is_some() { Weight::Warning } else { Weight::Running };
+                        return self.add(object, weight, &cause.code, text, next);
+                    }
                     "ping-timeout" | "handshake-timeout" => {
                         (Weight::Warning, next!("ping -c 3 {address}; on {name}: urbd status {resource}"))
                     }
@@ -439,6 +442,16 @@ fn what_passes(r: &ResourceStatus, code: &str, who: &Who) -> Option<Next> {
         _ => return None,
     };
     Some(next)
+}
+
+/// Another one came first. While that one is being connected it goes on by itself; one that speaks 8.4's dialect, and
+/// need not, has not been told what this node has.
+fn comes_later(r: &ResourceStatus, cause: &Cause) -> Option<Next> {
+    let old = |c: &&ConnectionStatus| c.protocol.is_some_and(|version| version < 118) && cause.text.contains("8.4");
+    let connected = r.connections.iter().filter(|c| c.connection == ConnectionState::Connected);
+    let others = connected.filter(old).map(|c| c.name.as_str()).collect::<Vec<_>>().join(" and ");
+    let name = &r.name;
+    (!others.is_empty()).then(|| next!("make the file of {others} as it is here; then on {others}: urbd adjust {name}"))
 }
 
 fn is_old(disk: DiskState) -> bool {

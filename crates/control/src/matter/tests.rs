@@ -253,7 +253,10 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (unconnected(|c| c.cause = cause("incompatible-versions", "it speaks 70 to 80")), "incompatible-versions", "speaks no protocol version that this node speaks: it speaks 70 to 80", "upgrade"),
         (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "ping -c 3 10.0.0.2; on bravo: urbd status r0"),
         (unconnected(|c| c.cause = cause("link-lost", "the peer closed it")), "link-lost", "bravo is not connected: the peer closed it.", "on bravo: urbd status r0"),
-        (unconnected(|c| c.cause = cause("another-came-first", "bravo is let in later")), "another-came-first", "let in later.", "urbd wait-sync r0"),
+        (unconnected(|c| c.cause = cause("another-came-first", "bravo is let in later")), "another-came-first", "let in later.", ""),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
+            (r.connections[0].protocol, r.connections[1].cause) = (Some(101), cause("another-came-first", "bravo speaks DRBD 8.4's protocol, as yet"));
+        }), "another-came-first", "as yet.", "make the file of bravo as it is here; then on bravo: urbd adjust r0"),
         (unconnected(|_| ()), "connecting", "being tried", "on bravo: urbd status r0"),
         (unconnected(|c| c.connection = ConnectionState::StandAlone), "disconnected", "somebody asked for it (disconnect)", "urbd connect r0:bravo"),
         (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0"),
