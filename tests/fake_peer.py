@@ -9,7 +9,8 @@ import threading
 H80, H100 = 0x83740267, 0x8620EC20
 INITIAL_META, INITIAL_DATA, FEATURES = 0xFFF1, 0xFFF2, 0xFFFE
 DATA, BARRIER, BITMAP, DATA_REQUEST, PROTOCOL, UUIDS, SIZES, STATE = 0x00, 0x03, 0x04, 0x08, 0x0B, 0x0C, 0x0D, 0x0E
-AUTH_CHALLENGE, AUTH_RESPONSE, PROTOCOL_UPDATE, TWOPC_PREPARE, TWOPC_NO = 0x10, 0x11, 0x2D, 0x2E, 0x46
+AUTH_CHALLENGE, AUTH_RESPONSE, PROTOCOL_UPDATE = 0x10, 0x11, 0x2D
+TWOPC_PREPARE, CURRENT_UUID, TWOPC_YES, TWOPC_NO, TWOPC_COMMIT = 0x2E, 0x44, 0x45, 0x46, 0x47
 PING, PING_ACK, WRITE_ACK, BARRIER_ACK, SYNC_PARAM89, COMPRESSED_BITMAP, TRIM, ZEROES = \
     0x13, 0x14, 0x16, 0x1C, 0x23, 0x24, 0x31, 0x36
 STATE_FRESH = 0x0000C882  # Secondary, WFConnection, Inconsistent, DUnknown: what a just created 8.4 node sends
@@ -111,18 +112,41 @@ class FakePeer:
             seen[command] = payload
         return seen
 
-    def refuse(self, node=1, other=0):
-        """As a node of DRBD 9 that does not agree to be connected, and does not say why."""
+    def until(self, wanted):
+        """Receives until this comes; its volume and payload."""
+        command = None
+        while command != wanted:
+            volume, command, payload = self.receive()
+        return volume, payload
+
+    def vote(self, answer, node=1, other=0):
+        """As a node of DRBD 9, in the transaction by which the other one connects it."""
         self.connect()
         self.data.sendall(features(118, 118, nodes=(node, other)))
         self.exactly(80)
         self.data.sendall(h100(PROTOCOL, struct.pack(">6I", 3, 0, 0, 0, 0, 0) + bytes(64), volume=0xFFFF))
-        command = None
-        while command != TWOPC_PREPARE:
-            volume, command, payload = self.receive()
-        tid, initiator = struct.unpack(">2I", payload[:8])
+        volume, prepare = self.until(TWOPC_PREPARE)
+        tid, initiator = struct.unpack(">2I", prepare[:8])
         vote = struct.pack(">2I3Q", tid, initiator, 1 << node | 1 << other, 0, 0)
-        self.meta.sendall(h100(TWOPC_NO, vote, volume=volume))
+        if answer == TWOPC_YES:
+            # Secondary, and without a disk.
+            self.size(0)
+            self.data.sendall(h100(CURRENT_UUID, bytes(16)) + h100(STATE, struct.pack(">I", 2 | 9 << 4)))
+        self.meta.sendall(h100(answer, vote, volume=volume))
+
+    def refuse(self):
+        """It does not agree to be connected, and does not say why."""
+        self.vote(TWOPC_NO)
+
+    def outgrow(self, sectors):
+        """It is connected, has no disk, and then says that its device has so many sectors."""
+        self.vote(TWOPC_YES)
+        self.until(TWOPC_COMMIT)
+        self.size(sectors)
+
+    def size(self, sectors):
+        limits = struct.pack(">5I4B", 512, 512, 0, 512, 0, 1, 0, 0, 0)
+        self.data.sendall(h100(SIZES, struct.pack(">QQQIHH", 0, 0, sectors, 1 << 20, 0, 0) + limits))
 
     def authenticate(self, digest=bytes(20)):
         """As somebody who does not know the secret, of whom urbd wants it. None: without an answer as yet."""

@@ -233,7 +233,7 @@ def protocols_differ(a, b):
     rewrite([b], lambda text: text.replace("protocol A", "protocol C"))
 
 
-@case("both-discard-my-data", "on the node whose data is to be kept")
+@case("both-discard-my-data", "on the node whose data is to be kept, without")
 def both_give_up_their_changes(a, b):
     both_write(a, b)
     a.urbd("secondary", "r0")
@@ -613,8 +613,6 @@ def disk_hangs_while_it_is_given_up(a, b):
 
 # What has a command and is not typed here, and why.
 UNTYPED = {
-    "own-disk-too-small": "a size was agreed on, and the disk has become smaller meanwhile",
-    "peer-disk-outdated": "of two nodes for a moment, before a resync; of three what comes next is to look",
 }
 # What comes next is to look, or nothing: a person's turn.
 LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiating", "ended-at-once",
@@ -622,7 +620,6 @@ LOOKS = {"activity-log-damaged", "connecting", "disk-attaching", "disk-negotiati
          "no-such-address", "not-reached", "one-good-copy", "source-is-inconsistent", "survivors-agreeing"}
 # Sentences with a command that no state of whole programs gives, or that passes much later, and why.
 NOT_TYPED = {
-    "give this node a disk": "as own-disk-too-small",
     "small packets pass": "is over a minute after the last loss; test_mistakes.py has what is said",
 }
 

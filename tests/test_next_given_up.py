@@ -224,6 +224,42 @@ def both_the_disk_and_what_the_peer_had_not_taken_are_gone(a, b):
     return a
 
 
+def peer_is_outdated(a, b):
+    """Nobody has written since, and a is without its disk."""
+    a.urbd("secondary", "r0")
+    b.urbd("disconnect", "r0")
+    b.urbd("outdate", "r0")
+    a.urbd("detach", "r0")
+    b.urbd("connect", "r0")
+    return a
+
+
+@case("peer-disk-outdated", "if this node's disk has newer", take=slice(0, 1))
+def outdated_beside_no_disk(a, b):
+    return peer_is_outdated(a, b)
+
+
+@case("peer-disk-outdated", "if this node's disk has newer", take=slice(1, 2))
+def outdated_and_the_disk_is_gone_for_good(a, b):
+    return peer_is_outdated(a, b)
+
+
+@case("peer-disk-outdated", "on the node whose data is to be kept: urbd primary", dialects=["9"])
+def both_are_outdated(a, b):
+    a.urbd("secondary", "r0")
+    b.urbd("disconnect", "r0")
+    for n in (a, b):
+        n.urbd("outdate", "r0")
+        n.urbd("connect", "r0")
+    return a
+
+
+@case("own-disk-too-small", "give this node a disk", dialects=["9"])
+def the_peers_device_has_grown(a, b):
+    """All nodes agree on a size: only a faulty peer has another one."""
+    return of_another_kind(a, b, lambda peer: peer.outgrow(64 * MIB // 512))
+
+
 @case("integrity-alg-differs", "make the option equal", dialects=["8.4"])
 def the_peer_takes_an_algorithm_that_nobody_has(a, b):
     b.kill()

@@ -262,11 +262,7 @@ impl List<'_> {
             }
             DiskState::Outdated => {
                 let text = format!("The disk of {name} has old data, and is not being copied.");
-                // Among several nodes the newer data may be on another one, which that node does not reach: it says so.
-                let next = match r.connections.len() > 1 {
-                    true => next!("on {name}: urbd status {resource}"),
-                    false => next!("on {name}: urbd invalidate {resource}"),
-                };
+                let next = newer_than_outdated(r, &name, p.volume);
                 self.add(object, Weight::Warning, "peer-disk-outdated", text, Some(next));
             }
             // Said once, of this node's own disk.
@@ -327,6 +323,24 @@ impl List<'_> {
             }
         };
         self.add(object, Weight::Warning, "out-of-sync", text, Some(next));
+    }
+}
+
+/// The disk of a connected peer is Outdated: where better data may be.
+fn newer_than_outdated(r: &ResourceStatus, name: &str, volume: u16) -> Next {
+    let (resource, several) = (&r.name, r.connections.len() > 1);
+    match r.device(volume).map(|d| d.disk) {
+        // To invalidate the peer's would leave no copy at all.
+        Some(DiskState::Diskless) if !several => next!(
+            "if this node's disk has newer data: urbd attach {resource}; if it is gone for good, on {name}: urbd primary \
+             --force {resource}"
+        ),
+        Some(DiskState::Outdated) if !several => {
+            next!("on the node whose data is to be kept: urbd primary --force {resource}")
+        }
+        // Among several nodes it may be on another one, which that node does not reach: it says so. Beside a good disk
+        // of the same data it is not Outdated for long.
+        _ => next!("on {name}: urbd status {resource}"),
     }
 }
 

@@ -318,7 +318,9 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (replicating(ReplicationState::Behind, |_| ()), "congestion", "bravo no longer sends each write to this node", "congestion-fill"),
         (peer_disk(DiskState::Diskless), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
         (peer_disk(DiskState::Failed), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
-        (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd invalidate r0"),
+        (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd status r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Diskless, DiskState::Outdated)), "peer-disk-outdated", "old data", "urbd attach r0; if it is gone for good, on bravo: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Outdated, DiskState::Outdated)), "peer-disk-outdated", "old data", "to be kept: urbd primary --force r0"),
         (with(|r| {
             r.connections.push(ConnectionStatus::new("charlie", ConnectionState::Connected));
             r.connections[0].peer_devices[0].peer_disk = DiskState::Outdated;
