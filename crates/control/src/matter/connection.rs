@@ -156,6 +156,10 @@ impl List<'_> {
             "The connection to {name} comes and goes: it was lost {} times in the last {span}{data}{why}.",
             lost.times
         );
+        if lost.holds {
+            let text = format!("{} Now it holds.", text);
+            return self.add(who.object(), Weight::Running, "link-unsteady", text, None);
+        }
         // What makes the connection are small packets, and they pass.
         let next = match lost.with_data {
             true => {

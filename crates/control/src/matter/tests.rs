@@ -123,7 +123,7 @@ fn frozen_by(seconds: u64) -> Option<Asker> {
 }
 
 fn losses(seconds: u32, with_data: bool) -> Option<LinkLosses> {
-    Some(LinkLosses { times: 9, seconds, with_data, why: "why".into() })
+    Some(LinkLosses { times: 9, seconds, with_data, holds: false, why: "why".into() })
 }
 
 fn attempt(attempt: Attempt) -> ResourceStatus {
@@ -240,6 +240,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (attempt(Attempt::Refused), "refused", "refuses connections to 10.0.0.2:7788", "on bravo, which starts or connects it: urbd adjust r0"),
         (attempt(Attempt::TimedOut), "no-answer", "nothing answers at 10.0.0.2:7788", "ping -c 3 10.0.0.2"),
         (with(|r| r.connections[0].losses = losses(60, true)), "link-unsteady", "bravo comes and goes: it was lost 9 times in the last minute, each time while data was on its way; the last time: why.", "ping -c 3 -M do -s 1472 10.0.0.2"),
+        (with(|r| r.connections[0].losses = losses(60, true).map(|l| LinkLosses { holds: true, ..l })), "link-unsteady", "it was lost 9 times in the last minute, each time while data was on its way; the last time: why. Now it holds.", ""),
         (unconnected(|c| c.losses = losses(300, false)), "link-unsteady", "it was lost 9 times in the last 5 minutes; the last time: why.", "on bravo: urbd why r0"),
         (attempt(Attempt::Unreachable), "no-route", "no route leads to 10.0.0.2:7788", "ip route get 10.0.0.2"),
         (attempt(Attempt::NobodyThere), "nobody-there", "nobody has the address 10.0.0.2", "ping -c 3 10.0.0.2"),
