@@ -90,21 +90,10 @@ impl Resource {
 
     /// A copy of the generation before the one that this node has begun, and of which nobody has said that it has it:
     /// nothing is written in that. Users go on with what there was before; the peer is told so at the next attempt.
+    /// The own disk is such a copy, too, and may have writes that were completed here and that no peer has got.
     pub(crate) fn goes_back9(&mut self, volume: VolumeNr, theirs: Generation) -> bool {
-        let may = self.node.in_mesh9() && self.node.devices[volume].seen.confirmed.is_empty();
-        self.back_to_predecessor(volume, theirs, may)
-    }
-
-    /// The own disk, which is attached again while no peer is connected, is such a copy, too. Of two nodes it may have
-    /// writes that were completed here, and that the peer has never got.
-    pub(crate) fn goes_back_to_own9(&mut self, volume: VolumeNr, own: Generation) {
-        let dev = &self.node.devices[volume];
-        let may = dev.seen.confirmed.is_empty() && !dev.lacks_writes() && !self.node.state.replicates_anywhere(volume);
-        self.back_to_predecessor(volume, own, may);
-    }
-
-    fn back_to_predecessor(&mut self, volume: VolumeNr, theirs: Generation, may: bool) -> bool {
         let seen = &mut self.node.devices[volume].seen;
+        let may = seen.confirmed.is_empty();
         if seen.predecessor.take_if(|before| may && before.same(theirs)).is_none() {
             return false;
         }

@@ -208,7 +208,7 @@ impl Node {
         let attached =
             self.state.peer_disk(peer, volume) == DiskState::Negotiating && theirs.disk == DiskState::UpToDate;
         let rests = self.state.replication(peer, volume) == Replication::Established;
-        attached && rests && self.state.disk(volume) == DiskState::Outdated && !self.in_mesh9()
+        attached && rests && self.state.disk(volume) == DiskState::Outdated
     }
 
     /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it

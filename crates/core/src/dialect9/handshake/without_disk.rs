@@ -41,8 +41,8 @@ impl Resource {
             return retry(Reason::HandshakeChanged);
         }
         self.judge_two_primaries(peer, theirs.role)?;
-        if part.uuids.as_ref().is_some_and(|u| theirs.disk >= DiskState::Outdated && self.goes_back9(volume, u.current))
-        {
+        let returns = self.node.in_mesh9() && theirs.disk >= DiskState::Outdated;
+        if part.uuids.as_ref().is_some_and(|u| returns && self.goes_back9(volume, u.current)) {
             return retry(Reason::HandshakeChanged);
         }
         let judged = self.judge_without_disk(peer, volume, part, theirs);
