@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import fake_peer as F
+import sentences
 from cluster import Cluster, MIB, PORT, URBD, eventually
 from fake_peer import FakePeer, in_network
 
@@ -278,9 +279,13 @@ def test_large_packets_get_lost_on_the_way(pair):
         assert "r0:b: The connection to b comes and goes: it was lost" in shown, shown
         assert "comes and goes" in a.urbd("top", "--once").out
         assert any(m["code"] == "link-unsteady" and m["weight"] == "warning" for m in a.status()["urbd-matters"])
+        before = sentences.matter(a, "link-unsteady")
     finally:
         a.take_large_packets()
     a.wait(conn="Connected", peer_disk="UpToDate", timeout=60)
+    for node, command in sentences.commands(before["next"], a, (a, b)):
+        sentences.typed(node, command)
+    eventually("it holds", lambda: sentences.better(a, before), 60)
 
 
 def test_a_peer_that_dies_again_and_again(pair):

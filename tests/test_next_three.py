@@ -5,6 +5,7 @@ import os
 from cluster import MIB, eventually
 from faulty_disk import FaultyDisk
 from sentences import case, cut_off, rewrite, said
+from test_handover import Application
 from test_three_nine import begun, prepared
 from test_three_nodes import MESH, OLD, refused, text, together, towards
 
@@ -273,3 +274,33 @@ def primaries_on_both_sides_that_try_again(a, b, c):
     yield b
     for n in (a, b):
         n.find_packets()
+
+
+@case("another-came-first", "make the file of {others} as it is here", dialects=["8.4"], three=True)
+def the_second_has_the_file_of_before(a, b, c):
+    rewrite((a, c), lambda text: text.replace(OLD, ""))
+    a.urbd("adjust", "r0")
+    together(a, b)
+    c.start()
+    yield a
+    rewrite((b,), lambda text: text.replace(OLD, ""))
+
+
+@case("not-the-only-peer", "to have {name} instead: {leave}urbd connect {object}", dialects=["9"], three=True)
+def applications_wait_where_two_may_be_primary(a, b, c):
+    """What no verb would start, a service does, as applications wait for it: it connects one peer."""
+    app = Application(a.device(), 2048)
+    app.goes_on()
+    for n in (b, c):
+        n.stop()
+    a.kill_process()
+    rewrite((a, b, c), lambda text: text.replace("net { ", "net { allow-two-primaries yes; ", 1))
+    a.urbd("up", "r0")
+    b.start()
+    together(a, b)
+    c.start()
+    refused(a, c)
+    yield a
+    yield a
+    app.goes_on()
+    app.end()

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import socket
 import subprocess
 
@@ -62,6 +63,32 @@ def test_two_hosts_that_mirror(place):
     finally:
         for node in ("alpha", "bravo"):
             place.urbd("down", "--force", "r0", node=node)
+
+
+def test_what_it_says_is_typed_line_by_line():
+    with C.Cluster() as cluster:
+        a, b = nodes = [cluster.node(name) for name in ("alpha", "bravo")]
+        hosts = [f"{n.name}={n.ip}:{n.disk_file()}" for n in nodes]
+        node, done = None, []
+        for line in a.urbd("setup", "--force", "r0", *hosts).out.splitlines():
+            node = a if "  here (alpha)" in line or "  once, on the host" in line else b if "  on bravo" in line else node
+            if not line.startswith("    "):
+                continue
+            command, _, remark = line.strip().partition("#")
+            if command.startswith("scp "):
+                assert command.split() == ["scp", a.conf, f"bravo:{a.conf}"], command
+                shutil.copy(a.conf, b.conf)
+            else:
+                command = remark.partition("without systemd: ")[2] or command
+                sh = ["sh", "-c", command]
+                r = node.run(sh, env={**node.env(), "PATH": f"{os.path.dirname(C.URBD)}:{os.environ['PATH']}"}, timeout=60,
+                             input="yes\n", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                assert r.returncode == 0, f"{node.name}: {command}: {r.stdout}"
+            done.append((node.name, command.split()[:2]))
+        assert [name for name, _ in done] == ["alpha"] * 3 + ["bravo"] * 2 + ["alpha"] * 3, done
+        cluster.wait_synced()
+        cluster.assert_same()
+        assert a.status()["urbd-matters"] == [], a.status()["urbd-matters"]
 
 
 def test_three_hosts_that_are_all_connected(place):

@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 
 import cluster as C
+import sentences
 from cluster import Cluster, URBD, eventually
 from test_two_nodes import Load
 
@@ -266,8 +267,11 @@ def test_what_does_not_run_is_on_the_page_and_in_its_metrics(pair, tmp_path):
                 metrics = answer.read().decode()
             assert 'urbd_resource_running{resource="alone"} 0' in metrics, metrics[:500]
             assert 'urbd_resource_running{resource="r0"} 1' in metrics, metrics[:500]
+            sentences.typed(a, re.search(r"alone: not running.*?Next: (urbd [a-z-]+ alone)", dom)[1])
+            dom = dom_of(address, tmp_path)
+            assert "not running" not in dom and 'data-resource="alone"' in dom, dom[:3000]
     finally:
-        a.urbd("up", "alone")
+        a.call("up", "alone")
 
 
 def test_web_is_for_this_machine_only(pair):

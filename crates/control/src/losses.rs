@@ -11,6 +11,8 @@ use crate::status::{Cause, LinkLosses};
 const LATELY: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(300)];
 /// Fewer losses are what happens when a cable is pulled.
 const UNSTEADY: usize = 3;
+/// A link that is there for less than this does not hold yet.
+const HOLDS: Duration = Duration::from_secs(10);
 /// More are not remembered.
 const REMEMBERED: usize = 200;
 /// Ends that somebody or something wants, and that say themselves what they are for.
@@ -75,16 +77,18 @@ impl Losses {
 
     /// Does the link to a peer come and go?
     pub fn of(&self, peer: u8, now: Duration) -> Option<LinkLosses> {
-        let lost = &self.0.get(&peer)?.lost;
+        let OfPeer { lost, connected, .. } = self.0.get(&peer)?;
         let since = |loss: &Loss| now.saturating_sub(loss.at);
         let last = lost.back().filter(|last| since(last) <= LATELY[0])?;
         LATELY.into_iter().find_map(|lately| {
             let within = || lost.iter().filter(|loss| since(loss) <= lately);
             let times = within().count();
+            let longest = within().zip(within().skip(1)).map(|(one, next)| next.at - one.at).max().unwrap_or_default();
             (times >= UNSTEADY).then(|| LinkLosses {
                 times: u32::try_from(times).unwrap_or(u32::MAX),
                 seconds: u32::try_from(lately.as_secs()).unwrap_or(u32::MAX),
                 with_data: within().all(|loss| loss.with_data),
+                holds: *connected && since(last) > HOLDS.max(longest * 2),
                 why: last.why.clone(),
             })
         })
@@ -119,6 +123,20 @@ mod tests {
         assert_eq!(told(&[1, 45, 90, 135], 140), Some((4, 300)));
         assert_eq!(told(&[1, 5, 9, 20], 81), None);
         assert_eq!(told(&[1, 45, 90, 135], 196), None);
+    }
+
+    #[test]
+    fn who_is_there_for_longer_than_between_losses_holds() {
+        let holds = |seconds: &[u64], now, connected| {
+            let mut losses = lost_at(seconds);
+            losses.0.entry(PEER).or_default().connected = connected;
+            losses.of(PEER, second(now)).unwrap().holds
+        };
+        assert!(!holds(&[1, 2, 3], 13, true));
+        assert!(holds(&[1, 2, 3], 14, true));
+        assert!(!holds(&[1, 2, 3], 14, false));
+        assert!(!holds(&[1, 11, 12], 32, true));
+        assert!(holds(&[1, 11, 12], 33, true));
     }
 
     #[test]

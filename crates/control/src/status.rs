@@ -407,6 +407,9 @@ pub struct LinkLosses {
     pub seconds: u32,
     /// Each of them while data was on its way.
     pub with_data: bool,
+    /// It is there again, for longer by far than it was between any of them.
+    #[serde(default)]
+    pub holds: bool,
     /// Why the last one was, in words.
     pub why: String,
 }

@@ -184,6 +184,9 @@ impl Resource {
             Ok(peers) => peers.into_iter().for_each(|peer| self.out.offer_again(peer, volume)),
             Err(text) => return self.attach_failed(volume, 162, text),
         }
+        if !self.node.devices[volume].lacks_writes() && !self.node.state.replicates_anywhere(volume) {
+            self.goes_back9(volume, md.current);
+        }
         let input = self.attach_input(volume, &md);
         let attach = match attach84::decide(&input) {
             Ok(attach) => attach,

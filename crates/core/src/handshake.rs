@@ -91,7 +91,7 @@ impl Resource {
             Ok(dialect) => dialect,
             Err(refusal) => {
                 let text = wire::Violation::from(refusal).to_string() + self.node.why_less_is_offered();
-                return self.out.refuse(peer, Topic::IncompatibleVersions, &text);
+                return self.out.protocol_error(peer, Topic::IncompatibleVersions, text);
             }
         };
         let volumes = self.node.devices.len();
@@ -214,10 +214,7 @@ impl Resource {
 
     pub(crate) fn protocol_received(&mut self, peer: NodeId, theirs: &wire::Protocol) {
         let own = self.node.connections[peer].own_protocol();
-        // A name too long for the packet is none that we know.
-        let supported =
-            self.node.connections[peer].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
-        match protocol::compare(&own, theirs, self.node.connections[peer].version(), supported) {
+        match protocol::compare(&own, theirs, self.node.connections[peer].version()) {
             Ok(()) => {
                 if let Some(link) = &mut self.node.connections[peer].link {
                     link.peer_tentative = theirs.dry_run;

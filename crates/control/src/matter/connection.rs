@@ -25,7 +25,7 @@ impl List<'_> {
                 self.add(who.object(), Weight::Running, "disconnecting", text, None);
             }
             _ => {
-                self.not_reached(&who);
+                self.not_reached(r, &who);
                 self.stranger(&who);
             }
         }
@@ -64,7 +64,7 @@ impl List<'_> {
     }
 
     /// It is being tried.
-    fn not_reached(&mut self, who: &Who) {
+    fn not_reached(&mut self, r: &ResourceStatus, who: &Who) {
         let (name, resource, object) = (who.name(), who.resource, who.object());
         let (local, peer) = who.addresses();
         if who.c.failed_authentications > 0 {
@@ -139,7 +139,7 @@ impl List<'_> {
                 ("not-reached", format!("{name} is not reached at {peer}: {error}"), next!("urbd why {resource}"))
             }
             None if who.c.losses.is_some() => return self.unsteady(who),
-            None => return self.lost(who),
+            None => return self.lost(r, who),
         };
         self.add(object, Weight::Warning, code, format!("{why}."), Some(next));
     }
@@ -156,6 +156,10 @@ impl List<'_> {
             "The connection to {name} comes and goes: it was lost {} times in the last {span}{data}{why}.",
             lost.times
         );
+        if lost.holds {
+            let text = format!("{} Now it holds.", text);
+            return self.add(who.object(), Weight::Running, "link-unsteady", text, None);
+        }
         // What makes the connection are small packets, and they pass.
         let next = match lost.with_data {
             true => {
@@ -171,18 +175,21 @@ impl List<'_> {
     }
 
     /// A connection that ended, or was refused by one of the nodes.
-    fn lost(&mut self, who: &Who) {
+    fn lost(&mut self, r: &ResourceStatus, who: &Who) {
         let (name, resource, object) = (who.name(), who.resource, who.object());
         match &who.c.cause {
             Some(cause) => {
                 let text = format!("{name} is not connected: {}.", cause.text.trim_end_matches('.'));
-                if let Some(next) = what_passes(&cause.code, who) {
+                if let Some(next) = what_passes(r, &cause.code, who) {
                     return self.add(object, Weight::Error, &cause.code, text, Some(next));
                 }
                 let address = peer_address(who);
                 let (weight, next) = match cause.code.as_str() {
-                    // By itself, when that has ended.
-                    "another-came-first" => (Weight::Running, next!("to wait for that: urbd wait-sync {resource}")),
+                    "another-came-first" => {
+                        let next = comes_later(r, cause);
+                        let weight = if next.is_some() { Weight::Warning } else { Weight::Running };
+                        return self.add(object, weight, &cause.code, text, next);
+                    }
                     "ping-timeout" | "handshake-timeout" => {
                         (Weight::Warning, next!("ping -c 3 {address}; on {name}: urbd status {resource}"))
                     }
@@ -259,11 +266,7 @@ impl List<'_> {
             }
             DiskState::Outdated => {
                 let text = format!("The disk of {name} has old data, and is not being copied.");
-                // Among several nodes the newer data may be on another one, which that node does not reach: it says so.
-                let next = match r.connections.len() > 1 {
-                    true => next!("on {name}: urbd status {resource}"),
-                    false => next!("on {name}: urbd invalidate {resource}"),
-                };
+                let next = newer_than_outdated(r, &name, p.volume);
                 self.add(object, Weight::Warning, "peer-disk-outdated", text, Some(next));
             }
             // Said once, of this node's own disk.
@@ -324,6 +327,24 @@ impl List<'_> {
             }
         };
         self.add(object, Weight::Warning, "out-of-sync", text, Some(next));
+    }
+}
+
+/// The disk of a connected peer is Outdated: where better data may be.
+fn newer_than_outdated(r: &ResourceStatus, name: &str, volume: u16) -> Next {
+    let (resource, several) = (&r.name, r.connections.len() > 1);
+    match r.device(volume).map(|d| d.disk) {
+        // To invalidate the peer's would leave no copy at all.
+        Some(DiskState::Diskless) if !several => next!(
+            "if this node's disk has newer data: urbd attach {resource}; if it is gone for good, on {name}: urbd primary \
+             --force {resource}"
+        ),
+        Some(DiskState::Outdated) if !several => {
+            next!("on the node whose data is to be kept: urbd primary --force {resource}")
+        }
+        // Among several nodes it may be on another one, which that node does not reach: it says so. Beside a good disk
+        // of the same data it is not Outdated for long.
+        _ => next!("on {name}: urbd status {resource}"),
     }
 }
 
@@ -404,7 +425,7 @@ fn ways_out(r: &ResourceStatus, who: &Who) -> Next {
 }
 
 /// What a node lacks for the two to be connected, which they go on trying.
-fn what_passes(code: &str, who: &Who) -> Option<Next> {
+fn what_passes(r: &ResourceStatus, code: &str, who: &Who) -> Option<Next> {
     let (name, resource, object) = (who.name(), who.resource, who.object());
     let next = match code {
         "peer-disk-too-small" => {
@@ -420,6 +441,10 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
             )
         }
         "source-is-inconsistent" => next!("finish the resync of this node from where its data is"),
+        // The own disk is attached, and is too old.
+        "exposed-data-differs" | "peer-lacks-own-writes" if r.devices.iter().any(|d| is_old(d.disk)) => {
+            next!("give {name} back the disk that it had; or stop the applications here; urbd secondary {resource}")
+        }
         "exposed-data-differs" | "peer-lacks-own-writes" => {
             next!("give {name} back the disk that it had; or, if this node's own disk has all: urbd attach {resource}")
         }
@@ -435,6 +460,20 @@ fn what_passes(code: &str, who: &Who) -> Option<Next> {
         _ => return None,
     };
     Some(next)
+}
+
+/// Another one came first. While that one is being connected it goes on by itself; one that speaks 8.4's dialect, and
+/// need not, has not been told what this node has.
+fn comes_later(r: &ResourceStatus, cause: &Cause) -> Option<Next> {
+    let old = |c: &&ConnectionStatus| c.protocol.is_some_and(|version| version < 118) && cause.text.contains("8.4");
+    let connected = r.connections.iter().filter(|c| c.connection == ConnectionState::Connected);
+    let others = connected.filter(old).map(|c| c.name.as_str()).collect::<Vec<_>>().join(" and ");
+    let name = &r.name;
+    (!others.is_empty()).then(|| next!("make the file of {others} as it is here; then on {others}: urbd adjust {name}"))
+}
+
+fn is_old(disk: DiskState) -> bool {
+    matches!(disk, DiskState::Inconsistent | DiskState::Outdated | DiskState::Consistent)
 }
 
 /// What to do before the nodes connect again, by the reason why they did not.

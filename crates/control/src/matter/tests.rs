@@ -123,7 +123,7 @@ fn frozen_by(seconds: u64) -> Option<Asker> {
 }
 
 fn losses(seconds: u32, with_data: bool) -> Option<LinkLosses> {
-    Some(LinkLosses { times: 9, seconds, with_data, why: "why".into() })
+    Some(LinkLosses { times: 9, seconds, with_data, holds: false, why: "why".into() })
 }
 
 fn attempt(attempt: Attempt) -> ResourceStatus {
@@ -240,6 +240,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (attempt(Attempt::Refused), "refused", "refuses connections to 10.0.0.2:7788", "on bravo, which starts or connects it: urbd adjust r0"),
         (attempt(Attempt::TimedOut), "no-answer", "nothing answers at 10.0.0.2:7788", "ping -c 3 10.0.0.2"),
         (with(|r| r.connections[0].losses = losses(60, true)), "link-unsteady", "bravo comes and goes: it was lost 9 times in the last minute, each time while data was on its way; the last time: why.", "ping -c 3 -M do -s 1472 10.0.0.2"),
+        (with(|r| r.connections[0].losses = losses(60, true).map(|l| LinkLosses { holds: true, ..l })), "link-unsteady", "it was lost 9 times in the last minute, each time while data was on its way; the last time: why. Now it holds.", ""),
         (unconnected(|c| c.losses = losses(300, false)), "link-unsteady", "it was lost 9 times in the last 5 minutes; the last time: why.", "on bravo: urbd why r0"),
         (attempt(Attempt::Unreachable), "no-route", "no route leads to 10.0.0.2:7788", "ip route get 10.0.0.2"),
         (attempt(Attempt::NobodyThere), "nobody-there", "nobody has the address 10.0.0.2", "ping -c 3 10.0.0.2"),
@@ -253,7 +254,10 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (unconnected(|c| c.cause = cause("incompatible-versions", "it speaks 70 to 80")), "incompatible-versions", "speaks no protocol version that this node speaks: it speaks 70 to 80", "upgrade"),
         (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "ping -c 3 10.0.0.2; on bravo: urbd status r0"),
         (unconnected(|c| c.cause = cause("link-lost", "the peer closed it")), "link-lost", "bravo is not connected: the peer closed it.", "on bravo: urbd status r0"),
-        (unconnected(|c| c.cause = cause("another-came-first", "bravo is let in later")), "another-came-first", "let in later.", "urbd wait-sync r0"),
+        (unconnected(|c| c.cause = cause("another-came-first", "bravo is let in later")), "another-came-first", "let in later.", ""),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
+            (r.connections[0].protocol, r.connections[1].cause) = (Some(101), cause("another-came-first", "bravo speaks DRBD 8.4's protocol, as yet"));
+        }), "another-came-first", "as yet.", "make the file of bravo as it is here; then on bravo: urbd adjust r0"),
         (unconnected(|_| ()), "connecting", "being tried", "on bravo: urbd status r0"),
         (unconnected(|c| c.connection = ConnectionState::StandAlone), "disconnected", "somebody asked for it (disconnect)", "urbd connect r0:bravo"),
         (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0"),
@@ -264,6 +268,9 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (passing("peer-disk-too-small"), "peer-disk-too-small", "not connected: why.", "give bravo a disk as large"),
         (passing("own-disk-too-small"), "own-disk-too-small", "not connected: why.", "give this node a disk as large as that of bravo"),
         (passing("exposed-data-differs"), "exposed-data-differs", "not connected: why.", "urbd attach r0"),
+        (with(|r| {
+            (r.devices[0].disk, r.connections[0]) = (DiskState::Outdated, passing("exposed-data-differs").connections.remove(0));
+        }), "exposed-data-differs", "not connected: why.", "or stop the applications here; urbd secondary r0"),
         (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
         (passing("primary-is-outdated"), "primary-is-outdated", "not connected: why.", "stop the applications here; urbd secondary r0"),
         (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("primary-would-be-target", "why")), "primary-would-be-target", "not trying: why.", "Throw it away: on charlie, urbd connect --discard-my-data r0; here, urbd connect r0:charlie. Keep it: stop the applications here; urbd secondary r0; urbd connect r0:charlie"),
@@ -312,7 +319,9 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (replicating(ReplicationState::Behind, |_| ()), "congestion", "bravo no longer sends each write to this node", "congestion-fill"),
         (peer_disk(DiskState::Diskless), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
         (peer_disk(DiskState::Failed), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
-        (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd invalidate r0"),
+        (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd status r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Diskless, DiskState::Outdated)), "peer-disk-outdated", "old data", "urbd attach r0; if it is gone for good, on bravo: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Outdated, DiskState::Outdated)), "peer-disk-outdated", "old data", "to be kept: urbd primary --force r0"),
         (with(|r| {
             r.connections.push(ConnectionStatus::new("charlie", ConnectionState::Connected));
             r.connections[0].peer_devices[0].peer_disk = DiskState::Outdated;

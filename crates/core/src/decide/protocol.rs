@@ -5,11 +5,11 @@ use wire::{AfterSplitBrain, Protocol};
 
 /// Compares own and the peer's parameters; `Err` ends the connection (Disconnecting, StandAlone on both sides).
 ///
-/// `integrity_supported`: this node can compute `own.integrity_alg`.
+/// Who has an algorithm for data integrity that urbd cannot compute is not connected in the first place.
 ///
 /// # Errors
 /// The first parameter that does not match.
-pub fn compare(own: &Protocol, peer: &Protocol, version: u32, integrity_supported: bool) -> Result<(), Reason> {
+pub fn compare(own: &Protocol, peer: &Protocol, version: u32) -> Result<(), Reason> {
     let mirrored = |mine: AfterSplitBrain, theirs: AfterSplitBrain| mine == theirs.from_peers_view();
     let checks = [
         (own.protocol == peer.protocol, Reason::WireProtocolDiffers),
@@ -19,7 +19,6 @@ pub fn compare(own: &Protocol, peer: &Protocol, version: u32, integrity_supporte
         (!(own.discard_my_data && peer.discard_my_data), Reason::BothDiscardMyData),
         (own.two_primaries == peer.two_primaries, Reason::TwoPrimariesDiffers),
         (version < 87 || own.integrity_alg == peer.integrity_alg, Reason::IntegrityAlgDiffers),
-        (own.integrity_alg.is_none() || integrity_supported, Reason::IntegrityAlgUnsupported),
         (version >= 92 || !(own.dry_run || peer.dry_run), Reason::DryRunUnsupported),
     ];
     checks.into_iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, reason)| Err(reason))

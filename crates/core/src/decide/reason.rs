@@ -101,7 +101,6 @@ reasons! {
     FrozenGivesIn "frozen-gives-in" "I/O is frozen here, and the peer has newer data: this node becomes Secondary";
     TwoPrimariesDiffers "allow-two-primaries-differs" "only one node allows two Primaries";
     IntegrityAlgDiffers "data-integrity-alg-differs" "the nodes have different data-integrity algorithms";
-    IntegrityAlgUnsupported "data-integrity-alg-unsupported" "this data-integrity algorithm is not supported here";
     DryRunUnsupported "dry-run-unsupported" "a tentative connect needs protocol 92";
 
     // Sizes (5.3, 12.6).

@@ -90,9 +90,10 @@ impl Resource {
 
     /// A copy of the generation before the one that this node has begun, and of which nobody has said that it has it:
     /// nothing is written in that. Users go on with what there was before; the peer is told so at the next attempt.
+    /// The own disk is such a copy, too, and may have writes that were completed here and that no peer has got.
     pub(crate) fn goes_back9(&mut self, volume: VolumeNr, theirs: Generation) -> bool {
-        let may = self.node.in_mesh9() && self.node.devices[volume].seen.confirmed.is_empty();
         let seen = &mut self.node.devices[volume].seen;
+        let may = seen.confirmed.is_empty();
         if seen.predecessor.take_if(|before| may && before.same(theirs)).is_none() {
             return false;
         }

@@ -85,6 +85,10 @@ impl Resource {
             // It has said that before it heard of the end.
             self.node.connections[peer].peer_devices[volume].link.told.forget_source();
         }
+        if self.node.attached_beside_outdated(peer, volume, theirs) {
+            let text = "the peer has attached a good disk, and this one is Outdated: connecting anew".to_owned();
+            return self.out.compare_anew(peer, Topic::AttachReconnects, text);
+        }
         if self.node.attached_beside(peer, volume, theirs) {
             let text = "the peer's disk was attached at the same time as this one: connecting anew".to_owned();
             return self.out.compare_anew(peer, Topic::VolumeCame, text);
@@ -196,6 +200,15 @@ impl Node {
         let told = self.connections[peer].peer_devices[volume].told_current();
         let other = own.zip(told).is_some_and(|(own, told)| !own.same(told));
         self.in_mesh9() && both && unseen && rests && other
+    }
+
+    /// Has the peer attached a good disk, and nothing is copied from it, while this one, of the same data, is Outdated?
+    /// At the comparison the peer did not say yet what its disk is worth. Among several nodes it left for the attach.
+    fn attached_beside_outdated(&self, peer: NodeId, volume: VolumeNr, theirs: &StateWord) -> bool {
+        let attached =
+            self.state.peer_disk(peer, volume) == DiskState::Negotiating && theirs.disk == DiskState::UpToDate;
+        let rests = self.state.replication(peer, volume) == Replication::Established;
+        attached && rests && self.state.disk(volume) == DiskState::Outdated
     }
 
     /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it

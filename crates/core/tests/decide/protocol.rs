@@ -47,8 +47,7 @@ pub(crate) fn table() {
                 integrity_alg: AlgName::new(&of(&alg)).expect("short"),
             }
         };
-        let supported = !args.flag("unsupported");
-        match compare(&side(true), &side(false), args.number("proto", 101), supported) {
+        match compare(&side(true), &side(false), args.number("proto", 101)) {
             Ok(()) => "ok".to_string(),
             Err(reason) => format!("disconnect {}", reason.name()),
         }

@@ -341,3 +341,49 @@ fn where_both_may_speak_dialect_9_the_third_is_let_in_later() {
     assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connecting);
     assert_eq!(pair.states(), [ConnState::Connected; 2]);
 }
+
+/// Comes to the first node as far as both have been asked for a proof. `mac`: what that node computes.
+fn third_asks_for_proof(pair: &mut Pair, mac: Option<Vec<u8>>) {
+    let now = pair.now;
+    let n = &mut pair.nodes[0];
+    n.core.on_link_up(now, third(), LinkUp { resolve_conflicts: false, challenge: [7; 64] });
+    let challenge = Packet::AuthChallenge(Box::new(wire::AuthBytes::new(&[9; 64]).expect("64 bytes")));
+    for packet in [features(), challenge] {
+        n.core.on_packet(now, third(), Socket::Data, VOLUME, packet, Segments::None);
+    }
+    for token in [1, 2] {
+        n.core.on_hmac(now, third(), token, mac.clone());
+    }
+    n.told = true;
+    pair.run(20);
+}
+
+/// A command that changes the secret waits for what is under way, and the engine has the new one already: nothing is
+/// computed with it. That ends when the command is carried out, as when somebody makes the secrets equal.
+#[test]
+fn a_secret_that_is_just_being_changed_is_tried_again_when_it_is_there() {
+    let mut pair = pair(SHAPE);
+    pair.unlink();
+    pair.run(20);
+    let secret = |cfg: &mut urbd_core::ResourceConfig| {
+        cfg.connections.iter_mut().for_each(|c| c.cram_hmac = Some("sha1".to_owned()));
+    };
+    assert_eq!(pair.reconfigure(0, secret), Some(Ok(())));
+    let connect = Command::Connect { peer: third(), discard_my_data: false, tentative: false };
+    pair.command(0, connect);
+    pair.run(20);
+    third_asks_for_proof(&mut pair, None);
+    assert!(pair.nodes[0].notes.contains(&"no-hmac"), "{:?}", pair.nodes[0].notes);
+    assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connecting);
+    pair.nodes[0].link_wanted = false;
+    assert_eq!(pair.reconfigure(0, secret), Some(Ok(())));
+    assert!(pair.nodes[0].link_wanted, "it is tried at once");
+    pair.nodes[0].to_third.clear();
+    third_asks_for_proof(&mut pair, Some(vec![5; 20]));
+    let proof = Packet::AuthResponse(Box::new(wire::AuthBytes::new(&[5; 20]).expect("20 bytes")));
+    let now = pair.now;
+    pair.nodes[0].core.on_packet(now, third(), Socket::Data, VOLUME, proof, Segments::None);
+    pair.nodes[0].told = true;
+    pair.run(20);
+    assert!(pair.nodes[0].to_third.iter().any(|packet| matches!(packet, Packet::Protocol(_))));
+}

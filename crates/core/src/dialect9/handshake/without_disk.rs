@@ -41,8 +41,8 @@ impl Resource {
             return retry(Reason::HandshakeChanged);
         }
         self.judge_two_primaries(peer, theirs.role)?;
-        if part.uuids.as_ref().is_some_and(|u| theirs.disk >= DiskState::Outdated && self.goes_back9(volume, u.current))
-        {
+        let returns = self.node.in_mesh9() && theirs.disk >= DiskState::Outdated;
+        if part.uuids.as_ref().is_some_and(|u| returns && self.goes_back9(volume, u.current)) {
             return retry(Reason::HandshakeChanged);
         }
         let judged = self.judge_without_disk(peer, volume, part, theirs);
@@ -166,7 +166,7 @@ impl Node {
             peer_disk,
         });
         match met.map_err(Verdict::Retry)? {
-            Meeting::AsItSays if self.lacks_writes_of_users(volume, uuids) => {
+            Meeting::AsItSays | Meeting::Predecessor if self.lacks_writes_of_users(volume, uuids) => {
                 Err(Verdict::Retry(Reason::PeerLacksOwnWrites))
             }
             Meeting::AsItSays => Ok((peer_disk, WithoutDisk::Nothing)),
@@ -177,10 +177,11 @@ impl Node {
         }
     }
 
-    /// Did users here see writes complete that this copy, of their generation, may lack?
+    /// Did users here see writes complete that this copy, of their generation or the one before, may lack?
     fn lacks_writes_of_users(&self, volume: VolumeNr, uuids: &Uuids110) -> bool {
         let seen = &self.devices[volume].seen;
         let stale = seen.peers_disk == crate::device::PeersDisk::Stale;
-        stale && self.state.is_primary() && uuids.current.same(seen.exposed)
+        let of_users = [Some(seen.exposed), seen.predecessor].into_iter().flatten();
+        stale && self.state.is_primary() && { of_users }.any(|seen| uuids.current.same(seen))
     }
 }
