@@ -43,6 +43,8 @@ pub(crate) struct Replay {
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
+    /// Who opens the device is promoted (`auto-promote`), and demoted when it is closed.
+    pub(crate) auto: bool,
 }
 
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
@@ -173,6 +175,7 @@ impl Replay {
             acks_in_own_time: false,
             ahead: Duration(0),
             script: VecDeque::new(),
+            auto: false,
         }
     }
 
@@ -303,7 +306,7 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let begins = self.generations_begun();
-        let (mut paused, mut detaches, mut last_write) = (false, false, Instant(0));
+        let (mut paused, mut detaches, mut last_write, mut rises) = (false, false, Instant(0), false);
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
@@ -344,10 +347,19 @@ impl Replay {
                         (Some(Role::Primary), None) => {
                             Command::Primary { force: p.change.disk == Some(wire::DiskState::UpToDate) }
                         }
+                        (Some(Role::Secondary), None) if self.auto => {
+                            let close: Act = Box::new(move |node, now| {
+                                node.close(now, crate::VOLUME);
+                                node.command(now, Command::Secondary { force: false });
+                            });
+                            self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), close));
+                            continue;
+                        }
                         (Some(Role::Secondary), None) => Command::Secondary { force: false },
                         // That it connects goes without saying.
                         _ => continue,
                     };
+                    rises |= matches!(wish, Command::Primary { .. });
                     let begins = self.asked_before(said.at).filter(|_| matches!(wish, Command::Primary { .. }));
                     let then = begins.map_or(said.at.0 - 600_000, |asked| asked.0 - ON_ITS_WAY);
                     self.script.push_back((Instant(then), command(wish)));
@@ -380,9 +392,10 @@ impl Replay {
                 }
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
-                    // Before the first one, or the first one of a generation, the node asks whether the peer is there.
+                    // Before the first one, also of a generation or of a time as Primary, the node asks whether the peer
+                    // is there.
                     let begins = begins.iter().any(|at| is_just_before(*at, said.at) && *at > last_write);
-                    let first = written.insert(said.volume) | begins;
+                    let first = written.insert(said.volume) | begins | std::mem::take(&mut rises);
                     last_write = said.at;
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
