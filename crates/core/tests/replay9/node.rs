@@ -163,19 +163,29 @@ impl Node {
         now: Instant,
         change: impl Fn(&mut ConnectionConfig),
     ) -> Node {
+        Node::configured(peers, node, starts, now, |cfg| cfg.connections.iter_mut().for_each(&change))
+    }
+
+    /// The same with options of the resource.
+    pub(crate) fn configured(
+        peers: &[NodeId],
+        node: NodeId,
+        starts: &[(VolumeNr, Start)],
+        now: Instant,
+        change: impl FnOnce(&mut ResourceConfig),
+    ) -> Node {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let connection = |peer: &NodeId| {
             let port = 7788 + 2 * peer.index() as u16;
             let mut connection = ConnectionConfig::new(*peer, "other", (address(port), address(port + 1)));
             connection.max_version = wire::Version::MAX.number();
-            change(&mut connection);
             connection
         };
         let disk = |start: &Start| {
             let (resync, on_io_error) = (start.resync.clone(), start.on_io_error);
             DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, on_io_error, ..DiskConfig::default() }
         };
-        let cfg = ResourceConfig {
+        let mut cfg = ResourceConfig {
             name: "r0".to_owned(),
             node,
             on_no_data: urbd_core::OnNoData::IoError,
@@ -188,6 +198,7 @@ impl Node {
                 .collect(),
             connections: peers.iter().map(connection).collect(),
         };
+        change(&mut cfg);
         let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, peers, start))).collect();
         let core = Resource::new(cfg.clone(), 2 * node.index() as u64 + 8);
         let mut out = Node {
@@ -228,6 +239,20 @@ impl Node {
     /// `down`: nothing is left of it but what is on its disks.
     pub(crate) fn down(&mut self, now: Instant) {
         self.command(now, Command::Down(false));
+        self.turn(now);
+    }
+
+    /// Its power fails: nobody hears anything from it.
+    pub(crate) fn lose_power(&mut self) {
+        self.core = Resource::new(self.cfg.clone(), 2 * self.id.index() as u64 + 209);
+        self.working.clear();
+        self.sent.clear();
+    }
+
+    /// Its options are changed while it runs.
+    pub(crate) fn reconfigure(&mut self, now: Instant, change: impl FnOnce(&mut ResourceConfig)) {
+        change(&mut self.cfg);
+        self.command(now, Command::ChangeOptions(Box::new(self.cfg.clone())));
         self.turn(now);
     }
 

@@ -12,7 +12,7 @@ use crate::tolerance::{
 };
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind};
+use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind, ResourceConfig};
 use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
@@ -102,6 +102,16 @@ impl Replay {
         change: impl Fn(&mut ConnectionConfig),
         disks: impl Fn(&mut Start),
     ) -> Replay {
+        Replay::configured(said, node, |cfg| cfg.connections.iter_mut().for_each(&change), disks)
+    }
+
+    /// The same with options of the resource.
+    pub(crate) fn configured(
+        said: Vec<Said>,
+        node: u8,
+        change: impl FnOnce(&mut ResourceConfig),
+        disks: impl Fn(&mut Start),
+    ) -> Replay {
         let own = NodeId::new(node).unwrap();
         let mut volumes: Vec<VolumeNr> =
             said.iter().filter_map(|s| matches!(s.packet, Packet::Sizes(_)).then_some(s.volume)).collect();
@@ -113,7 +123,7 @@ impl Replay {
         }
         starts.iter_mut().for_each(|(_, start)| disks(start));
         let begin = Instant(said[0].at.0 - 10_000_000);
-        let node = Node::among(&others_of(&said, own), own, &starts, begin, change);
+        let node = Node::configured(&others_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
         Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
@@ -392,8 +402,8 @@ impl Replay {
                 }
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
-                    // Before the first one, also of a generation or of a time as Primary, the node asks whether the peer
-                    // is there.
+                    // Before the first one, also of a generation or of a time as Primary, the node asks whether the
+                    // peer is there.
                     let begins = begins.iter().any(|at| is_just_before(*at, said.at) && *at > last_write);
                     let first = written.insert(said.volume) | begins | std::mem::take(&mut rises);
                     last_write = said.at;
