@@ -72,6 +72,11 @@ impl Bound {
         }
     }
 
+    /// Both are of this generation at the beginning.
+    pub(crate) fn begin_with(&mut self, theirs: Generation, ours: Generation) {
+        self.generations.insert(theirs.base(), ours.base());
+    }
+
     /// The peer has drawn this one.
     pub(crate) fn learn(&mut self, packet: &Packet) {
         if let Packet::Uuids110(u) = packet {

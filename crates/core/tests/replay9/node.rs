@@ -75,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) hashes: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where reads and writes of its disks fail.
     pub(crate) failing: Option<SectorRange>,
+    /// Its cable is unplugged: nobody hears what it says.
+    pub(crate) unplugged: bool,
 }
 
 impl Disk {
@@ -218,6 +220,7 @@ impl Node {
             hashes: Vec::new(),
             contents: Contents::default(),
             failing: None,
+            unplugged: false,
         };
         let discard_my_data = starts.iter().any(|(_, s)| s.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA));
         out.up(now, discard_my_data);
@@ -389,6 +392,7 @@ impl Node {
     /// True: the core was told something.
     fn carry_out(&mut self, now: Instant, effect: Effect) -> bool {
         match effect {
+            Effect::Send { .. } if self.unplugged => {}
             Effect::Send { peer, stream, volume, packet, .. } => {
                 self.sent.push_back(Sent { peer, stream, volume, packet });
             }
@@ -561,6 +565,14 @@ impl Together {
     /// Nothing is lost any more.
     pub(crate) fn hear_again(&mut self) {
         self.lost.clear();
+    }
+
+    /// All get other options.
+    pub(crate) fn reconfigure(&mut self, change: fn(&mut ResourceConfig)) {
+        self.now = self.now + Duration::from_millis(1);
+        let now = self.now;
+        self.nodes.iter_mut().for_each(|node| node.reconfigure(now, change));
+        self.talk();
     }
 
     /// Commands may fail from now on.

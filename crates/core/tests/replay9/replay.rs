@@ -11,7 +11,7 @@ use crate::tolerance::{
     answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
 };
 use std::collections::{BTreeSet, VecDeque};
-use units::{Duration, Instant, NodeId, Sector, VolumeNr};
+use units::{Duration, Generation, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind, ResourceConfig};
 use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
@@ -45,6 +45,8 @@ pub(crate) struct Replay {
     script: VecDeque<(Instant, Act)>,
     /// Who opens the device is promoted (`auto-promote`), and demoted when it is closed.
     pub(crate) auto: bool,
+    /// What is to be written there waits since then for leave to begin.
+    pub(crate) waits: Option<(Sector, Instant)>,
 }
 
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
@@ -186,6 +188,7 @@ impl Replay {
             ahead: Duration(0),
             script: VecDeque::new(),
             auto: false,
+            waits: None,
         }
     }
 
@@ -278,7 +281,12 @@ impl Replay {
     /// Does something that no packet shows, so long after the recording begins.
     pub(crate) fn act_at(&mut self, after: Duration, act: impl FnOnce(&mut Node, Instant) + 'static) {
         let first = self.expected.iter().flatten().chain(&self.said).map(|s| s.at).min();
-        self.script.push_back((first.expect("somebody says something") + after, Box::new(act)));
+        self.act(first.expect("somebody says something") + after, act);
+    }
+
+    /// The same at a time of the recording.
+    pub(crate) fn act(&mut self, at: Instant, act: impl FnOnce(&mut Node, Instant) + 'static) {
+        self.script.push_back((at, Box::new(act)));
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
@@ -409,6 +417,7 @@ impl Replay {
                     last_write = said.at;
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
+                    let then = self.waits.filter(|(at, _)| *at == sector).map_or(then, |(_, since)| since);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
                     self.script.push_back((then, write));
@@ -422,6 +431,12 @@ impl Replay {
     fn generations_begun(&self) -> Vec<Instant> {
         let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
         self.expected.iter().flatten().filter(begins).map(|s| s.at).collect()
+    }
+
+    /// When the recording begins the recorded nodes are of this generation.
+    pub(crate) fn begin_with(&mut self, theirs: Generation) {
+        let ours = self.node.core.generations(VolumeNr(0)).expect("a disk")[0];
+        self.bound.begin_with(theirs, ours);
     }
 
     /// The recorded node has not written anything before.
