@@ -7,9 +7,9 @@ use crate::replay::Replay;
 use crate::sources::{
     END, assert_is_whole, declare, equal_at_once, generations, generations_first, id, marks_what_comes,
 };
-use crate::{SMALL, VOLUME, between, disk};
+use crate::{SMALL, VOLUME, between, disk, majority};
 use units::{Duration, Generation, Instant, Sector};
-use urbd_core::{Command, LinkDown, OnNoQuorum, QuorumConfig, RequestKind, ResourceConfig, Threshold};
+use urbd_core::{Command, LinkDown, QuorumConfig, RequestKind, ResourceConfig};
 use wire::{ConnState, Packet, StateChange, UuidFlags, Uuids110};
 
 /// The nodes come up with fresh disks, are declared equal, and node 0 becomes Primary. This node loses these peers so
@@ -73,10 +73,6 @@ fn meets_both(said: &mut Vec<Said>) {
     let first = said.iter().position(|s| [s.from, s.to] == [id(1), id(2)] && goes_on(s));
     said.remove(first.expect("the second source goes on"));
     generations(said, [1, 0]).filter(|u| u.dirty_bits == 8).for_each(|u| u.dirty_bits = 0);
-}
-
-fn majority(cfg: &mut ResourceConfig) {
-    cfg.quorum = QuorumConfig::new(Threshold::Majority, Threshold::Off, OnNoQuorum::SuspendIo);
 }
 
 /// Nodes 0, Primary, and 1 lose their power, one after the other. Node 2 misses node 0 first, when node 1 has not yet;

@@ -86,7 +86,7 @@ impl Disk {
         let layout = meta::Layout::new(meta::MetaDisk::FlexExternal, geometry, META_DEVICE).unwrap();
         let mut sb = meta::Superblock::fresh(meta::Version::V09, &layout);
         sb.node_id = Some(node);
-        (0..).zip(peers).for_each(|(slot, peer)| sb.peers[peer.index()].slot = Some(slot));
+        (0..start.slots as u8).zip(peers).for_each(|(slot, peer)| sb.peers[peer.index()].slot = Some(slot));
         sb.current = start.uuids.current;
         sb.effective_size = start.size;
         for (n, generation) in start.uuids.tracked.into_iter().zip(&start.uuids.bitmaps) {
@@ -229,7 +229,7 @@ impl Node {
 
     /// Takes its disks into use, and waits for its peers.
     fn up(&mut self, now: Instant, discard_my_data: bool) {
-        for (n, VolumeConfig { volume, .. }) in self.cfg.volumes.iter().enumerate() {
+        for (n, VolumeConfig { volume, .. }) in self.cfg.volumes.iter().filter(|v| v.disk.is_some()).enumerate() {
             self.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
         }
         let tentative = false;
@@ -257,6 +257,11 @@ impl Node {
         change(&mut self.cfg);
         self.command(now, Command::ChangeOptions(Box::new(self.cfg.clone())));
         self.turn(now);
+    }
+
+    /// Its configuration does not have this peer any more.
+    pub(crate) fn without(&mut self, peer: NodeId) {
+        self.cfg.connections.retain(|c| c.peer != peer);
     }
 
     /// It comes up anew.
@@ -523,17 +528,25 @@ impl Together {
         start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
         change: &impl Fn(NodeId, &mut ConnectionConfig),
     ) -> Together {
+        let all = |own: NodeId, cfg: &mut ResourceConfig| cfg.connections.iter_mut().for_each(|c| change(own, c));
+        let mut out = Together::apart(count, now, start, all);
+        let pairs = (0..usize::from(count)).flat_map(|low| (low + 1..usize::from(count)).map(move |high| (low, high)));
+        pairs.for_each(|(low, high)| out.join(low, high));
+        out
+    }
+
+    /// So many that are not connected, each with options of its own.
+    pub(crate) fn apart(
+        count: u8,
+        now: Instant,
+        start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
+        change: impl Fn(NodeId, &mut ResourceConfig),
+    ) -> Together {
         let ids: Vec<_> = (0..count).filter_map(NodeId::new).collect();
         let others = |n: NodeId| ids.iter().copied().filter(|other| *other != n).collect::<Vec<_>>();
-        let node = |n: &NodeId| Node::among(&others(*n), *n, &start(*n), now, |c| change(*n, c));
+        let node = |n: &NodeId| Node::configured(&others(*n), *n, &start(*n), now, |cfg| change(*n, cfg));
         let nodes = ids.iter().map(node).collect();
-        let mut out = Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None };
-        for (low, high) in ids.iter().flat_map(|low| ids.iter().map(move |high| (*low, *high))) {
-            if low < high {
-                out.join(low.index(), high.index());
-            }
-        }
-        out
+        Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None }
     }
 
     /// The link between two of them comes up.
@@ -609,6 +622,10 @@ impl Together {
         let snapshot = self.nodes[node].core.snapshot();
         let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id);
         towards.expect("a peer").state == urbd_core::ConnectionState::Connected
+    }
+
+    pub(crate) fn has_quorum(&self, node: usize) -> bool {
+        self.nodes[node].core.snapshot().devices[0].no_quorum.is_none()
     }
 
     pub(crate) fn replication(&self, node: usize, peer: usize) -> wire::ConnState {
