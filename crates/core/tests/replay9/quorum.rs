@@ -244,6 +244,16 @@ fn a_node_without_a_disk_that_was_never_seen_does_not_count() {
     assert_has(&nodes, &[(0, true)]);
 }
 
+/// That it exists is noted when it is heard first, which is no reason to call the connect off.
+#[test]
+fn a_node_without_a_disk_is_connected_at_the_first_try() {
+    let without = |own, cfg: &mut ResourceConfig| without_disks(own, cfg, &[2], Part::Tiebreaker);
+    let mut nodes = Together::apart(3, Instant(1_000_000_000), fresh(1), without);
+    nodes.join(0, 1);
+    nodes.join(0, 2);
+    assert!(nodes.is_connected(0, 2) && nodes.is_connected(2, 0), "{}", nodes.notes(0));
+}
+
 /// One that is away is no voter: it has no copy with which somebody goes on.
 #[test]
 fn a_lost_tie_breaker_is_no_voter() {
