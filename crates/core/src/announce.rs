@@ -52,7 +52,10 @@ impl Resource {
         let word = match self.node.connections[peer].nine() {
             // Before the nodes are connected it is said within the handshake only.
             Some(_) if !self.node.state.is_connected(peer) => return,
-            Some(_) => dialect9::word(&self.node.state, peer, volume, self.detaches_by_command(volume)),
+            Some(_) => {
+                let word = dialect9::word(&self.node.state, peer, volume, self.detaches_by_command(volume));
+                wire::StateWord { susp: word.susp || self.node.thaws_behind_generation(), ..word }
+            }
             None => dialect84::word(&self.node.state, Some(peer), volume),
         };
         self.send(peer, Socket::Data, volume, Packet::State(word));

@@ -381,7 +381,14 @@ impl Resource {
         let elsewhere = result.is_ok() && local != Local::Ok;
         // The own disk has it, and so have the peers that have cleared their bits. Later a newer write may have marked
         // these blocks again.
-        let cleared = if local == Local::Ok { w.legs.in_sync() } else { NodeMask::default() };
+        // What was done again was marked for those who were lost before they had it: who has it now has all of it.
+        let repeated = |peer: &NodeId| open.again.is_some() && w.legs.has(*peer);
+        let cleared = match local {
+            Local::Ok => {
+                w.legs.in_sync().into_iter().chain(self.node.state.good_peers(volume).filter(repeated)).collect()
+            }
+            _ => NodeMask::default(),
+        };
         if result.is_err() {
             self.node.connections.values_mut().for_each(|c| c.peer_devices[volume].lasting.write_failed = true);
         }

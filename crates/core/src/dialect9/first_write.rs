@@ -23,12 +23,22 @@ use crate::node::Node;
 use crate::replaced::{Copied, Replaced};
 use crate::request::under_way::Request;
 use crate::request::write::Write;
+use crate::slab::Slab;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 impl Resource {
-    /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
+    /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write. Or what
+    /// was frozen may go on behind a generation: until that has begun the peers hear that it is suspended (2.5, E4).
     pub(crate) fn follow_role(&mut self, old: &State) {
+        if old.is_frozen() && !self.node.state.is_frozen() {
+            for volume in self.node.devices.ids() {
+                let dev = &mut self.node.devices[volume];
+                if is_awaited(dev, volume, &self.requests) {
+                    dev.due.first_write = FirstWrite::Thawing;
+                }
+            }
+        }
         let (was, is) = (old.role, self.node.state.role);
         if was == is {
             return;
@@ -75,16 +85,7 @@ impl Resource {
     /// A write waits: may it begin, as far as its generation is concerned? While I/O is frozen none is begun: when the
     /// peer is back it has the same as this node.
     pub(crate) fn begin_first_write(&mut self, volume: VolumeNr) {
-        if self.node.devices[volume].due.first_write != FirstWrite::Due || self.node.state.is_frozen() {
-            return;
-        }
-        let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
-        let dev = &self.node.devices[volume];
-        let lacked = |w: &Write| w.device == volume && w.is_open() && w.legs.somebody_lacks();
-        let ends = |r: &Request| matches!(r, Request::Write(w) if lacked(w));
-        let held = || self.requests.iter().any(|(_, r)| ends(r));
-        let waits = dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty() || held();
-        if !waits {
+        if self.node.state.is_frozen() || !is_awaited(&self.node.devices[volume], volume, &self.requests) {
             return;
         }
         self.node.devices[volume].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
@@ -160,10 +161,12 @@ impl Resource {
             return self.begin_among_without_disk9(volume);
         }
         let before = self.node.devices[volume].backing.as_ref().map(|b| b.writer.superblock_before(&b.md));
+        let thaws = self.node.devices[volume].due.first_write == FirstWrite::Thawing;
         if !self.begin_generation9(volume, None) {
             return;
         }
-        self.node.devices[volume].due.first_write = FirstWrite::Writing { due: false };
+        let written = if thaws { FirstWrite::WritingForFrozen } else { FirstWrite::Writing { due: false } };
+        self.node.devices[volume].due.first_write = written;
         let heard = self.node.state.replicates_anywhere(volume);
         match (&mut self.node.devices[volume].backing, before) {
             (Some(b), Some(before)) if heard => b.writer.begin_noted(before),
@@ -212,7 +215,22 @@ impl Resource {
     }
 }
 
+/// Does a write wait that begins a generation?
+fn is_awaited(dev: &Device, volume: VolumeNr, requests: &Slab<Request>) -> bool {
+    let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
+    let lacked = |w: &Write| w.device == volume && w.is_open() && w.legs.somebody_lacks();
+    let ends = |r: &Request| matches!(r, Request::Write(w) if lacked(w));
+    let held = || requests.iter().any(|(_, r)| ends(r));
+    dev.due.first_write.may_begin()
+        && (dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty() || held())
+}
+
 impl Node {
+    /// Is a generation to begin before what was frozen goes on?
+    pub(crate) fn thaws_behind_generation(&self) -> bool {
+        self.devices.values().any(|dev| dev.due.first_write.keeps_frozen())
+    }
+
     /// Is there a peer that speaks 9's dialect, or would?
     pub(crate) fn has_peers_of_9(&self) -> bool {
         self.connections.values().any(|c| self.is_of_9(c))
@@ -278,8 +296,11 @@ impl Device {
 
     /// The generation is on disk, or there is no disk any more: no write waits for it.
     pub(crate) fn first_write_settled(&mut self) {
-        let FirstWrite::Writing { due } = self.due.first_write else { return };
-        self.due.first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
+        self.due.first_write = match self.due.first_write {
+            FirstWrite::Writing { due: true } => FirstWrite::Due,
+            FirstWrite::Writing { due: false } | FirstWrite::WritingForFrozen => FirstWrite::Nothing,
+            _ => return,
+        };
         self.queue.recheck = true;
     }
 }

@@ -655,7 +655,9 @@ impl Node {
         let copies = sent.flags.contains(UuidFlags::SYNC_TARGET);
         let writes = self.in_mesh9() && (copies || !sent.flags.contains(UuidFlags::STABLE));
         let bits = |u: &Uuids110| if writes { 0 } else { u.dirty_bits };
-        let of = |u: &Uuids110| (u.current, u.bitmap(peer), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
+        // Nor is it news to a peer that it exists, which is noted when that is heard.
+        let slot = |u: &Uuids110| u.bitmap(peer).filter(|from| !from.is_none());
+        let of = |u: &Uuids110| (u.current, slot(u), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
         of(&now) != of(sent)
     }
 

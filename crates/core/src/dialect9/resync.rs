@@ -11,7 +11,6 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::topic::Topic;
 use crate::decide::{DiskState, uuid9};
-use crate::dialect9::first_write::due::FirstWrite;
 use crate::dialect9::positions::record::Position;
 use crate::dialect9::resync::pass::{FLUSHES, FlushAsked, Flushing, LastPass};
 use crate::node::Node;
@@ -458,7 +457,7 @@ impl Resource {
             return;
         }
         let writes = self.node.state.is_primary();
-        let unwritten = self.node.devices[volume].due.first_write == FirstWrite::Due;
+        let unwritten = self.node.devices[volume].due.first_write.may_begin();
         let hears = |n: &NodeId| {
             !writes || unwritten && !self.node.state.is_connected(*n) && self.node.devices[volume].bits_left(*n) == 0
         };

@@ -72,6 +72,11 @@ impl Bound {
         }
     }
 
+    /// Both are of this generation at the beginning.
+    pub(crate) fn begin_with(&mut self, theirs: Generation, ours: Generation) {
+        self.generations.insert(theirs.base(), ours.base());
+    }
+
     /// The peer has drawn this one.
     pub(crate) fn learn(&mut self, packet: &Packet) {
         if let Packet::Uuids110(u) = packet {
@@ -111,6 +116,7 @@ impl Bound {
             }
             Packet::DataRequest(r) => r.block_id = self.block(r.block_id),
             Packet::DataReply(r) => r.block_id = self.block(r.block_id),
+            Packet::NegDreply(ack) => ack.block_id = self.block(ack.block_id),
             Packet::Barrier(BarrierNr(n)) => *n = self.barriers.get(n).copied().unwrap_or(*n),
             Packet::BarrierAck(ack) => {
                 ack.barrier.0 = self.barriers.get(&ack.barrier.0).copied().unwrap_or(ack.barrier.0)

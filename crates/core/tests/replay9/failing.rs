@@ -266,3 +266,49 @@ fn the_primarys_disk_fails() {
         assert_eq!(replay.node.state(), ends[usize::from(node)]);
     }
 }
+
+/// Node 0 is Primary, has let go of its disk, and reads from node 1, which cannot read it (`on-io-error pass_on`). The
+/// disk of node 1 is the only good one, and stays that: the core does not say otherwise.
+#[test]
+fn the_only_copy_cannot_be_read() {
+    for node in [0, 1] {
+        let mut said = conversation("46");
+        if node == 1 {
+            said.retain(|s| !matches!(s.packet, Packet::State(_)));
+        } else {
+            // It would ask once more before it reads, on the other stream, that the copy is not good any more.
+            let at = said.last().expect("it is refused").at;
+            let refused = said.iter_mut().find(|s| matches!(s.packet, Packet::NegDreply(_)));
+            refused.expect("it is refused").at = at + Duration(1);
+            said.sort_by_key(|s| s.at);
+        }
+        let before = |pair: &mut Together| {
+            writes(pair);
+            let write = |pair: &mut Together| {
+                for sector in [0, 8, 16] {
+                    let write = RequestKind::Write { fua: false };
+                    pair.act(0, |node, now| node.write(now, VOLUME, write, Sector(sector), 4096));
+                }
+                pair.pass(500);
+            };
+            write(pair);
+            pair.command(0, Command::Detach { volume: VOLUME, force: false });
+            pair.pass(500);
+            write(pair);
+        };
+        let passes_on = |said: &[Said], node| {
+            let mut starts = disk(said, node, true, SMALL);
+            starts[0].1.on_io_error = OnIoError::PassOn;
+            starts
+        };
+        let mut replay = Replay::of_joined(said, node, passes_on, |_| {}, before);
+        replay.node.failing = (node == 1).then_some(EVERYWHERE);
+        replay.follow();
+        replay.play();
+        let ends = [
+            "Connected Primary/Secondary Connected Diskless/Inconsistent",
+            "Connected Secondary/Primary Connected UpToDate/Diskless",
+        ];
+        assert_eq!(replay.node.state(), ends[usize::from(node)], "{:#?}", replay.node.notes);
+    }
+}

@@ -20,6 +20,7 @@ mod losing;
 mod mesh;
 mod node;
 mod phases;
+mod quorum;
 mod recording;
 mod replay;
 mod sources;
@@ -33,7 +34,9 @@ use recording::{Said, conversation};
 use replay::Replay;
 use starts::{others_of, resync_options};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol, RequestKind};
+use urbd_core::{
+    Command, ConnectionConfig, OnIoError, OnNoQuorum, Protocol, QuorumConfig, RequestKind, ResourceConfig, Threshold,
+};
 use wire::{Packet, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
@@ -521,6 +524,11 @@ fn three_nodes_hear_who_has_what() {
             assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
         }
     }
+}
+
+/// More than half of the nodes must be within reach, else I/O freezes.
+fn majority(cfg: &mut ResourceConfig) {
+    cfg.quorum = QuorumConfig::new(Threshold::Majority, Threshold::Off, OnNoQuorum::SuspendIo);
 }
 
 /// A part of a conversation, in milliseconds.

@@ -75,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) hashes: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where reads and writes of its disks fail.
     pub(crate) failing: Option<SectorRange>,
+    /// Its cable is unplugged: nobody hears what it says.
+    pub(crate) unplugged: bool,
 }
 
 impl Disk {
@@ -84,7 +86,7 @@ impl Disk {
         let layout = meta::Layout::new(meta::MetaDisk::FlexExternal, geometry, META_DEVICE).unwrap();
         let mut sb = meta::Superblock::fresh(meta::Version::V09, &layout);
         sb.node_id = Some(node);
-        (0..).zip(peers).for_each(|(slot, peer)| sb.peers[peer.index()].slot = Some(slot));
+        (0..start.slots as u8).zip(peers).for_each(|(slot, peer)| sb.peers[peer.index()].slot = Some(slot));
         sb.current = start.uuids.current;
         sb.effective_size = start.size;
         for (n, generation) in start.uuids.tracked.into_iter().zip(&start.uuids.bitmaps) {
@@ -163,19 +165,29 @@ impl Node {
         now: Instant,
         change: impl Fn(&mut ConnectionConfig),
     ) -> Node {
+        Node::configured(peers, node, starts, now, |cfg| cfg.connections.iter_mut().for_each(&change))
+    }
+
+    /// The same with options of the resource.
+    pub(crate) fn configured(
+        peers: &[NodeId],
+        node: NodeId,
+        starts: &[(VolumeNr, Start)],
+        now: Instant,
+        change: impl FnOnce(&mut ResourceConfig),
+    ) -> Node {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let connection = |peer: &NodeId| {
             let port = 7788 + 2 * peer.index() as u16;
             let mut connection = ConnectionConfig::new(*peer, "other", (address(port), address(port + 1)));
             connection.max_version = wire::Version::MAX.number();
-            change(&mut connection);
             connection
         };
         let disk = |start: &Start| {
             let (resync, on_io_error) = (start.resync.clone(), start.on_io_error);
             DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, on_io_error, ..DiskConfig::default() }
         };
-        let cfg = ResourceConfig {
+        let mut cfg = ResourceConfig {
             name: "r0".to_owned(),
             node,
             on_no_data: urbd_core::OnNoData::IoError,
@@ -188,6 +200,7 @@ impl Node {
                 .collect(),
             connections: peers.iter().map(connection).collect(),
         };
+        change(&mut cfg);
         let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, peers, start))).collect();
         let core = Resource::new(cfg.clone(), 2 * node.index() as u64 + 8);
         let mut out = Node {
@@ -207,6 +220,7 @@ impl Node {
             hashes: Vec::new(),
             contents: Contents::default(),
             failing: None,
+            unplugged: false,
         };
         let discard_my_data = starts.iter().any(|(_, s)| s.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA));
         out.up(now, discard_my_data);
@@ -215,7 +229,7 @@ impl Node {
 
     /// Takes its disks into use, and waits for its peers.
     fn up(&mut self, now: Instant, discard_my_data: bool) {
-        for (n, VolumeConfig { volume, .. }) in self.cfg.volumes.iter().enumerate() {
+        for (n, VolumeConfig { volume, .. }) in self.cfg.volumes.iter().filter(|v| v.disk.is_some()).enumerate() {
             self.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
         }
         let tentative = false;
@@ -229,6 +243,25 @@ impl Node {
     pub(crate) fn down(&mut self, now: Instant) {
         self.command(now, Command::Down(false));
         self.turn(now);
+    }
+
+    /// Its power fails: nobody hears anything from it.
+    pub(crate) fn lose_power(&mut self) {
+        self.core = Resource::new(self.cfg.clone(), 2 * self.id.index() as u64 + 209);
+        self.working.clear();
+        self.sent.clear();
+    }
+
+    /// Its options are changed while it runs.
+    pub(crate) fn reconfigure(&mut self, now: Instant, change: impl FnOnce(&mut ResourceConfig)) {
+        change(&mut self.cfg);
+        self.command(now, Command::ChangeOptions(Box::new(self.cfg.clone())));
+        self.turn(now);
+    }
+
+    /// Its configuration does not have this peer any more.
+    pub(crate) fn without(&mut self, peer: NodeId) {
+        self.cfg.connections.retain(|c| c.peer != peer);
     }
 
     /// It comes up anew.
@@ -364,6 +397,7 @@ impl Node {
     /// True: the core was told something.
     fn carry_out(&mut self, now: Instant, effect: Effect) -> bool {
         match effect {
+            Effect::Send { .. } if self.unplugged => {}
             Effect::Send { peer, stream, volume, packet, .. } => {
                 self.sent.push_back(Sent { peer, stream, volume, packet });
             }
@@ -494,17 +528,25 @@ impl Together {
         start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
         change: &impl Fn(NodeId, &mut ConnectionConfig),
     ) -> Together {
+        let all = |own: NodeId, cfg: &mut ResourceConfig| cfg.connections.iter_mut().for_each(|c| change(own, c));
+        let mut out = Together::apart(count, now, start, all);
+        let pairs = (0..usize::from(count)).flat_map(|low| (low + 1..usize::from(count)).map(move |high| (low, high)));
+        pairs.for_each(|(low, high)| out.join(low, high));
+        out
+    }
+
+    /// So many that are not connected, each with options of its own.
+    pub(crate) fn apart(
+        count: u8,
+        now: Instant,
+        start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
+        change: impl Fn(NodeId, &mut ResourceConfig),
+    ) -> Together {
         let ids: Vec<_> = (0..count).filter_map(NodeId::new).collect();
         let others = |n: NodeId| ids.iter().copied().filter(|other| *other != n).collect::<Vec<_>>();
-        let node = |n: &NodeId| Node::among(&others(*n), *n, &start(*n), now, |c| change(*n, c));
+        let node = |n: &NodeId| Node::configured(&others(*n), *n, &start(*n), now, |cfg| change(*n, cfg));
         let nodes = ids.iter().map(node).collect();
-        let mut out = Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None };
-        for (low, high) in ids.iter().flat_map(|low| ids.iter().map(move |high| (*low, *high))) {
-            if low < high {
-                out.join(low.index(), high.index());
-            }
-        }
-        out
+        Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None }
     }
 
     /// The link between two of them comes up.
@@ -536,6 +578,14 @@ impl Together {
     /// Nothing is lost any more.
     pub(crate) fn hear_again(&mut self) {
         self.lost.clear();
+    }
+
+    /// All get other options.
+    pub(crate) fn reconfigure(&mut self, change: fn(&mut ResourceConfig)) {
+        self.now = self.now + Duration::from_millis(1);
+        let now = self.now;
+        self.nodes.iter_mut().for_each(|node| node.reconfigure(now, change));
+        self.talk();
     }
 
     /// Commands may fail from now on.
@@ -572,6 +622,10 @@ impl Together {
         let snapshot = self.nodes[node].core.snapshot();
         let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id);
         towards.expect("a peer").state == urbd_core::ConnectionState::Connected
+    }
+
+    pub(crate) fn has_quorum(&self, node: usize) -> bool {
+        self.nodes[node].core.snapshot().devices[0].no_quorum.is_none()
     }
 
     pub(crate) fn replication(&self, node: usize, peer: usize) -> wire::ConnState {

@@ -11,8 +11,8 @@ use crate::tolerance::{
     answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
 };
 use std::collections::{BTreeSet, VecDeque};
-use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, Copied, LinkDown, LinkUp, Replaced, RequestKind};
+use units::{Duration, Generation, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{Command, ConnectionConfig, Copied, LinkDown, LinkUp, Replaced, RequestKind, ResourceConfig};
 use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
@@ -43,6 +43,10 @@ pub(crate) struct Replay {
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
+    /// Who opens the device is promoted (`auto-promote`), and demoted when it is closed.
+    pub(crate) auto: bool,
+    /// What is to be written there waits since then for leave to begin.
+    pub(crate) waits: Option<(Sector, Instant)>,
 }
 
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
@@ -100,6 +104,16 @@ impl Replay {
         change: impl Fn(&mut ConnectionConfig),
         disks: impl Fn(&mut Start),
     ) -> Replay {
+        Replay::configured(said, node, |cfg| cfg.connections.iter_mut().for_each(&change), disks)
+    }
+
+    /// The same with options of the resource.
+    pub(crate) fn configured(
+        said: Vec<Said>,
+        node: u8,
+        change: impl FnOnce(&mut ResourceConfig),
+        disks: impl Fn(&mut Start),
+    ) -> Replay {
         let own = NodeId::new(node).unwrap();
         let mut volumes: Vec<VolumeNr> =
             said.iter().filter_map(|s| matches!(s.packet, Packet::Sizes(_)).then_some(s.volume)).collect();
@@ -111,7 +125,7 @@ impl Replay {
         }
         starts.iter_mut().for_each(|(_, start)| disks(start));
         let begin = Instant(said[0].at.0 - 10_000_000);
-        let node = Node::among(&others_of(&said, own), own, &starts, begin, change);
+        let node = Node::configured(&others_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
         Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
@@ -173,6 +187,8 @@ impl Replay {
             acks_in_own_time: false,
             ahead: Duration(0),
             script: VecDeque::new(),
+            auto: false,
+            waits: None,
         }
     }
 
@@ -265,7 +281,12 @@ impl Replay {
     /// Does something that no packet shows, so long after the recording begins.
     pub(crate) fn act_at(&mut self, after: Duration, act: impl FnOnce(&mut Node, Instant) + 'static) {
         let first = self.expected.iter().flatten().chain(&self.said).map(|s| s.at).min();
-        self.script.push_back((first.expect("somebody says something") + after, Box::new(act)));
+        self.act(first.expect("somebody says something") + after, act);
+    }
+
+    /// The same at a time of the recording.
+    pub(crate) fn act(&mut self, at: Instant, act: impl FnOnce(&mut Node, Instant) + 'static) {
+        self.script.push_back((at, Box::new(act)));
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
@@ -303,7 +324,7 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let begins = self.generations_begun();
-        let (mut paused, mut detaches, mut last_write) = (false, false, Instant(0));
+        let (mut paused, mut detaches, mut last_write, mut rises) = (false, false, Instant(0), false);
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
@@ -346,10 +367,19 @@ impl Replay {
                         (Some(Role::Primary), None) => {
                             Command::Primary { force: p.change.disk == Some(wire::DiskState::UpToDate) }
                         }
+                        (Some(Role::Secondary), None) if self.auto => {
+                            let close: Act = Box::new(move |node, now| {
+                                node.close(now, crate::VOLUME);
+                                node.command(now, Command::Secondary { force: false });
+                            });
+                            self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), close));
+                            continue;
+                        }
                         (Some(Role::Secondary), None) => Command::Secondary { force: false },
                         // That it connects goes without saying.
                         _ => continue,
                     };
+                    rises |= matches!(wish, Command::Primary { .. });
                     let begins = self.asked_before(said.at).filter(|_| matches!(wish, Command::Primary { .. }));
                     let then = begins.map_or(said.at.0 - 600_000, |asked| asked.0 - ON_ITS_WAY);
                     self.script.push_back((Instant(then), command(wish)));
@@ -382,12 +412,14 @@ impl Replay {
                 }
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
-                    // Before the first one, or the first one of a generation, the node asks whether the peer is there.
+                    // Before the first one, also of a generation or of a time as Primary, the node asks whether the
+                    // peer is there.
                     let begins = begins.iter().any(|at| is_just_before(*at, said.at) && *at > last_write);
-                    let first = written.insert(said.volume) | begins;
+                    let first = written.insert(said.volume) | begins | std::mem::take(&mut rises);
                     last_write = said.at;
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
+                    let then = self.waits.filter(|(at, _)| *at == sector).map_or(then, |(_, since)| since);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
                     self.script.push_back((then, write));
@@ -401,6 +433,12 @@ impl Replay {
     fn generations_begun(&self) -> Vec<Instant> {
         let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
         self.expected.iter().flatten().filter(begins).map(|s| s.at).collect()
+    }
+
+    /// When the recording begins the recorded nodes are of this generation.
+    pub(crate) fn begin_with(&mut self, theirs: Generation) {
+        let ours = self.node.core.generations(VolumeNr(0)).expect("a disk")[0];
+        self.bound.begin_with(theirs, ours);
     }
 
     /// The recorded node has not written anything before.

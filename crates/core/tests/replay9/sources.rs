@@ -4,7 +4,7 @@ use crate::joining::from_the_start;
 use crate::node::Together;
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
-use crate::{SMALL, VOLUME, between, disk};
+use crate::{SMALL, VOLUME, disk};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
 use wire::{ConnState, DiskState, Packet, UuidFlags, Uuids110};
@@ -93,7 +93,7 @@ fn asked_once_more(said: &mut [Said]) {
 }
 
 /// What is still to come from the first source the core marks for the second one as well, when that is connected.
-fn marks_what_comes(said: &mut [Said], [target, second]: [usize; 2], bits: u64) {
+pub(crate) fn marks_what_comes(said: &mut [Said], [target, second]: [usize; 2], bits: u64) {
     let uuids = generations(said, [target, second]);
     let connected = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.flags.contains(UuidFlags::SYNC_TARGET);
     uuids.filter(|u| connected(u) && u.dirty_bits < bits).for_each(|u| u.dirty_bits = bits);
@@ -264,61 +264,6 @@ fn the_first_source_is_slow() {
         replay.play();
         assert_is_whole(&replay, node);
     }
-}
-
-/// Nothing is said of a quorum, which the core does not know in this dialect.
-pub(crate) fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
-    for word in said.iter_mut().filter_map(|s| if let Packet::State(word) = &mut s.packet { Some(word) } else { None })
-    {
-        (word.quorum, word.susp) = (true, false);
-    }
-    said
-}
-
-/// Node 0 has crashed as Primary. A kernel says so until it is brought up to date, the core until it hears that
-/// another one goes on.
-fn hears_that_another_goes_on(said: &mut [Said]) {
-    generations(said, [0, 2])
-        .filter(|u| !u.flags.contains(UuidFlags::STABLE))
-        .for_each(|u| u.flags = UuidFlags(u.flags.0 & !UuidFlags::CRASHED_PRIMARY.0));
-}
-
-/// Node 1 was not there when node 0 had asked that, and had its answer.
-pub(crate) fn not_forwarded_to_node_1(said: &mut Vec<Said>) {
-    said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
-}
-
-/// Two of three have lost their power, and the third one was made Primary by force and wrote. They come back: node 0,
-/// which was Primary, meets that one, and later node 1 meets both, the Secondary first.
-#[test]
-fn two_come_back_to_a_third_node() {
-    let all = without_quorum(between("71", 22_500, END));
-    let begin = all[0].at;
-    let mut said = all.clone();
-    hears_that_another_goes_on(&mut said);
-    let mut replay = Replay::whole(said, 0, |_| {});
-    replay.links_up();
-    replay.play();
-    let mut said = all.clone();
-    not_forwarded_to_node_1(&mut said);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.came_back = true;
-    replay.primary(2);
-    replay.links_up();
-    replay.play();
-    let mut said = all;
-    said.retain(|s| s.at.since(begin) >= Duration::from_millis(2_600));
-    marks_what_comes(&mut said, [1, 2], 128);
-    // It tells its state, its generations and its state again: the core not the first one.
-    let goes_on = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
-    let first = said.iter().position(|s| [s.from.index(), s.to.index()] == [1, 2] && goes_on(s));
-    said.remove(first.expect("the second source goes on"));
-    generations(&mut said, [1, 0]).filter(|u| u.dirty_bits == 8).for_each(|u| u.dirty_bits = 0);
-    let mut replay = Replay::whole(said, 1, |_| {});
-    replay.answer_in_time();
-    replay.ask_more();
-    replay.links_up();
-    replay.play();
 }
 
 /// Node 2 has two sources. It is a target when it has the first one's bitmap; in the recording that takes so long that

@@ -5,8 +5,8 @@ use crate::recording::Said;
 use crate::replay::Replay;
 use crate::sources::{assert_is_whole, id};
 use crate::transaction;
-use units::{Duration, Sector};
-use wire::{ConnState, DiskState, Packet, UuidFlags};
+use units::{Duration, Instant, Sector};
+use wire::{ConnState, DiskState, Packet, Role, UuidFlags};
 
 /// Nodes 0 and 2 do not reach each other. All are promoted, one after the other, and write; what an end of the chain
 /// lacks comes to it when nobody is Primary. Node 1, Primary, makes the device smaller. Node 0 leaves, and comes back
@@ -120,4 +120,42 @@ fn asks_again_later(said: &mut [Said]) {
     let over = |s: &&Said| matches!(&s.packet, Packet::TwopcCommit(d) if d.transaction.tid == 2_781_284_597);
     let at = said.iter().rfind(over).expect("node 2 leaves").at;
     said.iter_mut().filter(|s| s.at > at).for_each(|s| s.at = s.at + Duration::from_millis(101));
+}
+
+/// A kernel asks whether it may be Secondary while its last epoch is under way, the core when all peers have that on
+/// their disks: it hears that before.
+fn over_before_the_demotion(said: &mut [Said], node: u8) {
+    let asks = |s: &Said| match &s.packet {
+        Packet::TwopcPrepare(p) => {
+            s.from == id(node) && p.change.role == Some(Role::Secondary) && p.change.conn.is_none()
+        }
+        _ => false,
+    };
+    let times: Vec<_> = said.iter().filter(|s| asks(s)).map(|s| s.at).collect();
+    for s in said.iter_mut().filter(|s| s.to == id(node) && matches!(s.packet, Packet::BarrierAck(_))) {
+        let meanwhile = |asked: &&Instant| s.at > **asked && s.at.since(**asked) < Duration::from_millis(10);
+        if let Some(asked) = times.iter().find(meanwhile) {
+            s.at = Instant(asked.0 - 15_000);
+        }
+    }
+    said.sort_by_key(|s| s.at);
+}
+
+/// Node 0 is promoted by who opens its device, writes, and closes it; then once more without a write; and node 2 twice
+/// with one. While node 0 has its device open nobody gets in on node 2, which asks nobody for that.
+#[test]
+fn who_opens_a_device_is_promoted() {
+    for node in [0, 1, 2] {
+        let mut said = from_the_start("59", node);
+        if node == 0 {
+            over_before_the_demotion(&mut said, node);
+        }
+        let mut replay = Replay::whole(said, node, |_| {});
+        replay.auto = true;
+        replay.follow();
+        replay.links_up();
+        replay.play();
+        assert_is_whole(&replay, node);
+        assert_eq!(replay.node.core.snapshot().role, Role::Secondary, "node {node}");
+    }
 }

@@ -11,7 +11,6 @@ use crate::decide::split_brain::RrConflict;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
 use crate::decide::{DiskState, Reason, Role};
-use crate::dialect9::first_write::due::FirstWrite;
 use crate::node::Node;
 use crate::outbox::Outbox;
 use units::{NodeId, VolumeNr};
@@ -72,7 +71,7 @@ impl Node {
         (sides, several): ([Told<'_>; 2], bool),
     ) -> bool {
         reason == Reason::CrashedPrimary
-            && matches!(self.devices[volume].due.first_write, FirstWrite::Due | FirstWrite::Pinging(_))
+            && self.devices[volume].due.first_write.comes_first()
             && !self.state.is_connected(peer)
             && self.connections[peer].decides_by(Private::BeginsFirst)
             && overwrites_primary(strategy, sides, several)

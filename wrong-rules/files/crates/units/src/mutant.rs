@@ -317,6 +317,38 @@ mutants! {
     NoteIsPast "note-is-past" Cluster "a noted generation is no past one yet (disk 5.3)";
     OverwrittenBeforeWriting "overwritten-before-writing" Cluster "a Primary that has not written yet begins its generation before it is overwritten (state 5.8, 7.2.1)";
     AttachOverHole "attach-over-hole" Pair "attach does not pass over a hole in the log (disk 3.9)";
+    // Quorum (connection-and-state 9).
+    OwnCopyGood "own-copy-good" Recording "an own copy that is not good counts as present (state 9.1)";
+    OwnMissingDiskless "own-missing-is-diskless" Recording "a node that is to have a disk, and has none, counts as unknown to itself (state 9.3)";
+    AttachingVotes "attaching-votes" Recording "who attaches a disk does not count itself (state 9.3)";
+    AwayIsHere "away-is-here" Recording "who is not connected is not in reach (state 9.1)";
+    PeersCopyGood "peers-copy-good" Recording "a peer's copy that is not good counts as present (state 9.1)";
+    OutdatedVotes "outdated-votes" Recording "who is away with an old copy cannot be promoted (state 9.1)";
+    LostMayGoOn "lost-may-go-on" Recording "who was lost without quorum cannot go on (state 9.1)";
+    LoserTakesQuorum "loser-takes-quorum" Recording "who has no quorum knows nothing of those that it lost (state 9.1)";
+    ClientVotes "client-votes" Recording "who is no tie-breaker counts for nothing (state 9.1)";
+    LostTieBreakerVotes "lost-tie-breaker-votes" Recording "a tie-breaker that is away is no voter (state 9.1)";
+    StrangerCounts "stranger-counts" Recording "who was never seen, and has no bitmap, does not count (state 9.1)";
+    RemovedUncounted "removed-uncounted" Recording "who is not configured any more, and not forgotten, counts (state 9.1)";
+    RemovedOutdatedVotes "removed-outdated-votes" Recording "who is not configured any more may be Outdated (state 9.1)";
+    DetachedIsPresent "detached-is-present" Recording "to a node without a disk another one without is no voter (state 9.3)";
+    LostNeverMeet "lost-never-meet" Recording "those who were lost may have found each other if they are enough (state 9.2)";
+    AllVote "all-vote" Recording "where nobody else can be promoted those who are here decide (state 9.2)";
+    AllIsMost "all-is-most" Recording "quorum all (state 9.2)";
+    NumberIsMost "number-is-most" Recording "quorum by a number (state 9.2)";
+    RedundancyIgnored "redundancy-ignored" Recording "quorum-minimum-redundancy (state 9.2)";
+    NodesIgnored "nodes-ignored" Recording "quorum asks for nodes, beside good copies (state 9.2)";
+    SourceWithoutSay "source-without-say" Recording "a node without a disk has the quorum of a good copy (state 9.3)";
+    SourceWithoutQuorum "source-without-quorum" Recording "a good copy without quorum gives none (state 9.3)";
+    OddDraw "odd-draw" Recording "only halves of an even number are a draw (state 9.2)";
+    FewDraw "few-draw" Recording "less than a half is no draw (state 9.2)";
+    AnyTieBreaker "any-tie-breaker" Recording "most nodes without disks decide a draw (state 9.2)";
+    DrawWithoutTieBreaker "draw-without-tie-breaker" Recording "a draw is decided by nodes without disks (state 9.2)";
+    DrawForNewcomer "draw-for-newcomer" Recording "a draw is decided for who had quorum (state 9.2)";
+    LastOneForgets "last-one-forgets" Recording "the only one with quorum keeps it over a restart (state 9.5)";
+    NotLastOneKeeps "not-last-one-keeps" Recording "one of several with quorum does not keep it over a restart (state 9.5)";
+    KeepsWithoutQuorum "keeps-without-quorum" Recording "who had no quorum has none after a restart (state 9.5)";
+    MembersUnwritten "members-unwritten" Recording "metadata have the members (state 9.6)";
 }
 
 thread_local! {
