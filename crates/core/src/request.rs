@@ -23,6 +23,7 @@ use crate::merging::Waiting;
 use crate::node::Node;
 use crate::op::Op;
 use crate::peer_device::WhenBad;
+use crate::request::legs::Legs;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
 use crate::request::write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
@@ -381,12 +382,9 @@ impl Resource {
         let elsewhere = result.is_ok() && local != Local::Ok;
         // The own disk has it, and so have the peers that have cleared their bits. Later a newer write may have marked
         // these blocks again.
-        // What was done again was marked for those who were lost before they had it: who has it now has all of it.
-        let repeated = |peer: &NodeId| open.again.is_some() && w.legs.has(*peer);
-        let cleared = match local {
-            Local::Ok => {
-                w.legs.in_sync().into_iter().chain(self.node.state.good_peers(volume).filter(repeated)).collect()
-            }
+        let cleared = match (local, &open.again) {
+            (Local::Ok, None) => w.legs.in_sync(),
+            (Local::Ok, Some(_)) => self.node.have_it_again(volume, &w.legs),
             _ => NodeMask::default(),
         };
         if result.is_err() {
@@ -465,6 +463,14 @@ impl Resource {
 }
 
 impl Node {
+    /// Of a write that was done again: it was marked for those who were lost before they had it, and who has it now has
+    /// all of it.
+    #[cold]
+    fn have_it_again(&self, volume: VolumeNr, legs: &Legs) -> NodeMask {
+        let have = self.state.good_peers(volume).filter(|peer| legs.has(*peer));
+        have.fold(legs.in_sync(), NodeMask::with)
+    }
+
     /// Must requests wait until it is clear who copies from whom?
     fn waits_for_bitmaps(&self, volume: VolumeNr) -> bool {
         let awaits = |(peer, pair): (NodeId, &PairState)| {

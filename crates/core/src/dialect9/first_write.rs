@@ -85,7 +85,11 @@ impl Resource {
     /// A write waits: may it begin, as far as its generation is concerned? While I/O is frozen none is begun: when the
     /// peer is back it has the same as this node.
     pub(crate) fn begin_first_write(&mut self, volume: VolumeNr) {
-        if self.node.state.is_frozen() || !is_awaited(&self.node.devices[volume], volume, &self.requests) {
+        // Each turn asks.
+        if !self.node.devices[volume].due.first_write.may_begin() || self.node.state.is_frozen() {
+            return;
+        }
+        if !is_awaited(&self.node.devices[volume], volume, &self.requests) {
             return;
         }
         self.node.devices[volume].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
