@@ -25,7 +25,6 @@ SAYS = re.compile(r"urbd [a-z-]+(?: --[a-z-]+(?:=\S+)?)* \{|\bself\.command\(")
 # How each begins that no test here types, and why.
 NOT_TYPED = {
     # Of other verbs.
-    "for a full resync": "new-current-uuid",
     "go on: urbd up {resource}; to stop": "down",
     "look at: urbd status": "wait-sync and others: it is to look",
     "on one node after the other": "resize: test_growth.py",

@@ -107,7 +107,8 @@ pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
         let option = source.map(|_| "--sync-from-peer-node-id").or(keep_bitmap.then_some("--reset-bitmap=no"));
         if let Some(option) = option {
             let text = format!("{target}: {option} needs a connection to the peer");
-            let hint = format!("urbd up {}; without the option all of it is replaced", target.name.resource);
+            let resource = &target.name.resource;
+            let hint = format!("urbd up {resource}; without the option all of it is replaced");
             return Err(Problem::new(exit::FAILURE, text).hint(hint));
         }
         return metadata::invalidate(call, target);
