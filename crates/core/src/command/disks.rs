@@ -103,13 +103,14 @@ impl Resource {
         }
         let alone =
             self.node.connections.ids().all(|peer| self.node.state.connection(peer) == ConnectionState::StandAlone);
-        let chosen = own && replaced.peer().is_some();
-        if alone && own != self.node.state.is_primary() && !chosen {
+        // Who is connected to nobody copies nothing now: that copy counts as bad, and is replaced at the next connect.
+        let bad = match (replaced, self.node.state.is_primary()) {
+            (Replaced::Own { source: None }, false) => Some(Set::Disk(volume, DiskState::Inconsistent)),
+            (Replaced::Peer(peer), true) => Some(Set::PeerDisk(peer, volume, DiskState::Inconsistent)),
+            _ => None,
+        };
+        if let Some(bad) = bad.filter(|_| alone) {
             partner.into_iter().for_each(|peer| self.mark_all(peer, volume));
-            let bad = match replaced {
-                Replaced::Own { .. } => Set::Disk(volume, DiskState::Inconsistent),
-                Replaced::Peer(peer) => Set::PeerDisk(peer, volume, DiskState::Inconsistent),
-            };
             return Progress::Ended(self.make(bad, Kind::Fact).map_err(|r| self.refusal(volume, r.code)));
         }
         let Some(peer) = partner else {
@@ -234,8 +235,7 @@ impl Resource {
             && view.replication == Replication::Established
             && partner.is_some_and(|peer| self.node.connections[peer].version() >= 90)
             && set.current == Generation::JUST_CREATED;
-        let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&view.peer_disk);
-        if skip && (attaching || view.disk < DiskState::Inconsistent) {
+        if skip && (is_attaching(view.peer_disk) || view.disk < DiskState::Inconsistent) {
             // What is not there cannot be declared equal, and a disk that is attached later would be taken for good.
             let text = "both nodes need their disks, and one of them is not attached: try again when it is";
             return self.end(Some(id), Err(failure(151, text)));
@@ -310,8 +310,7 @@ impl Node {
                         copied to: with --force-resync on the Primary, or later";
             return Err(failure(Code::NotSupported.code(), text));
         }
-        let attaching = DiskState::Attaching..DiskState::Inconsistent;
-        if here().any(|(_, pair)| attaching.contains(&pair.disk)) || self.state.disk(volume) < DiskState::Inconsistent {
+        if here().any(|(_, pair)| is_attaching(pair.disk)) || self.state.disk(volume) < DiskState::Inconsistent {
             let text = "a disk is just being attached: try again when that has ended";
             return Err(failure(151, text));
         }
@@ -340,6 +339,11 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// Is it not known yet what the disk is worth?
+fn is_attaching(disk: DiskState) -> bool {
+    (DiskState::Attaching..DiskState::Inconsistent).contains(&disk)
 }
 
 impl Device {

@@ -34,7 +34,7 @@ impl Resource {
         if old.is_frozen() && !self.node.state.is_frozen() {
             for volume in self.node.devices.ids() {
                 let dev = &mut self.node.devices[volume];
-                if is_awaited(dev, volume, &self.requests) {
+                if dev.due.first_write.may_begin() && write_waits(dev, volume, &self.requests) {
                     dev.due.first_write = FirstWrite::Thawing;
                 }
             }
@@ -89,7 +89,7 @@ impl Resource {
         if !self.node.devices[volume].due.first_write.may_begin() || self.node.state.is_frozen() {
             return;
         }
-        if !is_awaited(&self.node.devices[volume], volume, &self.requests) {
+        if !write_waits(&self.node.devices[volume], volume, &self.requests) {
             return;
         }
         self.node.devices[volume].due.first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
@@ -193,20 +193,16 @@ impl Resource {
                 let all = self.node.connections[peer].version() < KEEPS_BITMAP || unmarked.contains(peer);
                 match self.node.state.peer_disk(peer, volume) {
                     // It says nothing of its own accord.
-                    DiskState::Outdated if all => {
-                        self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), Copied::All)
-                    }
                     DiskState::Outdated => {
-                        self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), Copied::Marked)
+                        let copied = if all { Copied::All } else { Copied::Marked };
+                        self.replace(Caller::Copying(volume), volume, Replaced::Peer(peer), copied);
                     }
                     _ => self.node.connections[peer].peer_devices[volume].link.compared.again = true,
                 }
             }
         }
     }
-}
 
-impl Resource {
     /// This node's copy replaces all others: a generation begins that none of them has (12.8).
     pub(crate) fn begin_replacing(&mut self, volume: VolumeNr) {
         self.node.devices[volume].due.first_write = FirstWrite::Nothing;
@@ -219,14 +215,13 @@ impl Resource {
     }
 }
 
-/// Does a write wait that begins a generation?
-fn is_awaited(dev: &Device, volume: VolumeNr, requests: &Slab<Request>) -> bool {
+/// Does a write wait that a generation begins with?
+fn write_waits(dev: &Device, volume: VolumeNr, requests: &Slab<Request>) -> bool {
     let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
     let lacked = |w: &Write| w.device == volume && w.is_open() && w.legs.somebody_lacks();
     let ends = |r: &Request| matches!(r, Request::Write(w) if lacked(w));
     let held = || requests.iter().any(|(_, r)| ends(r));
-    dev.due.first_write.may_begin()
-        && (dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty() || held())
+    dev.queue.incoming.iter().any(writes) || !dev.queue.blocked.is_empty() || held()
 }
 
 impl Node {

@@ -52,10 +52,7 @@ pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
 /// what the file says.
 fn to_run(call: &Call, name: &str) -> Result<Wanted, Problem> {
     let context = call.context;
-    let by_file = || {
-        let local = only_resource(call)?.local()?.clone();
-        Ok(Wanted::up(local))
-    };
+    let by_file = || Ok(Wanted::up(only_resource(call)?.local()?.clone()));
     let (runs, is_in_no_file) = (context.is_running(name), context.is_in_no_file(name));
     if runs && !is_in_no_file {
         return by_file();
